@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // contract: how steep a slope of alibi can be.
 //
-// Beyond nearly 2^90 the next key weighs e^-(2^90) or e^(2^90) times as much. So it does there: the weights are the
-// same. Times a distance below 2^31 such a slope is still a number, also in base 2; infinity times the distance 0 is
-// none. In base 2 it has few digits: kernels take a difference of two products for a distance, which is 0 then where
-// the distance is.
+// From about 2^90 on the next key weighs e^-(2^90) or e^(2^90) times as much, so a steeper slope gives the same
+// weights: steeper slopes are replaced by the steepest one. Times a distance below 2^31 that one is finite, also in
+// base 2; an infinite slope times the distance 0 would be NaN. In base 2 the steepest slope has few digits that are
+// not 0: kernels compute slope x distance as a difference of two products, which then is exactly 0 where the distance
+// is 0.
 #pragma once
 
 namespace froghopper {

@@ -4,6 +4,7 @@
 #pragma once
 #include "contract/fields.h"
 #include "contract/parts.h"
+#include "contract/types.h"
 
 namespace froghopper {
 

@@ -4,27 +4,29 @@
 //   backward   grad_k and grad_v, and grad_q as sums of fp32 pieces in the workspace
 //   grad_q     the pieces -> rows of grad_q; grad_sink; rows of no sequence
 #pragma once
+#include "contract/order.h"
 #include "contract/parts.h"
 #include "contract/types.h"
 
 namespace froghopper {
 
-// Where the q tiles of all sequences and heads lie in the workspace. A sequence's first tile has the number
-// sequence x q_tiles, or packed cu_q / tile_q + sequence: every sequence begins a tile of its own, and as many tiles as
-// its rows fill lie before the next one's. Tile t of a head is number t x heads_q + head.
+// The numbers of the q tiles of all sequences and heads in the workspace. A sequence's first tile has the number
+// sequence x tiles_of_sequence, or packed cu_q / tile_q + sequence: every sequence begins a tile of its own, and as
+// many tiles as its rows fill lie before the next one's. Tile t of a head is number t x heads_q + head.
 struct QTiles {
   int heads_q;
-  int q_tiles;  // of a sequence; packed: of the longest
-  int tiles;    // of all sequences, in one head
+  int tiles_of_sequence;  // packed: of the longest
+  int tiles;              // of all sequences, in one head
 };
 constexpr long long tiles_of_packed(long long total_q, long long batch, int tile_q) {
   return total_q / tile_q + batch;
 }
 constexpr int first_tile_of_packed(int first_row, int sequence, int tile_q) { return first_row / tile_q + sequence; }
 
-// Where the numbers of a row lie among those of its tile. By fours: as a thread of the backward kernel takes them with
-// one load, two neighbours and the two that are 8 rows after them (tile::col_of).
-constexpr int place_of_row(bool float4_interleaved, int row) {
+// The index of a row's lse, or delta, among those of its tile. Float4-interleaved: four rows that a thread of the
+// backward kernel needs lie together, so that it takes them with one load: two neighbours and the two that are 8 rows
+// after them (tile::col_of).
+constexpr int index_of_row(bool float4_interleaved, int row) {
   return float4_interleaved ? row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2 : row;
 }
 
@@ -40,21 +42,21 @@ struct DeltaParams {
   RowScalars lse;       // natural log, as the forward wrote it
   RowScalars grad_lse;  // may be null
   const float* sink;    // [heads_q], natural units; may be null
-  float* rows;          // [tile][2][place_of_row] out: lse x log2(e), +inf where nothing is seen or no row is; delta
+  float* rows;          // [tile][2][index_of_row] out: lse x log2(e), +inf where nothing is seen or no row is; delta
   float* dq_sum;        // [tile][dq_floats] out: zeros; not where CTAs add in order, as the first one writes
   float* sink_shares;   // [tile] out: the tile's share of grad_sink; null without a sink
   unsigned int* dq_semaphore;  // [tile] out: zeros; null where CTAs add in any order
   unsigned int* large;         // [1] out: the tag if some row's lse is so large that its rounding shows
   unsigned int tag;            // of this run
-  QTiles place;
+  QTiles q_tiles;
   int sequences, seq_q, dim_v;
   int tile_q, dq_floats;
-  int float4_interleaved;  // the order of rows among a tile's, place_of_row
+  int float4_interleaved;  // the order of rows among a tile's, index_of_row
   RaggedParams ragged;
   // Gated variants only.
   StridedTensor gate, grad_gate;
   StridedTensor gated_grad_o;  // out: grad_o by the sigmoid of gate, which the backward kernel reads
-  MaskParams mask;             // what the rest is for: rows that attend to no key, whose gate is not read
+  MaskParams mask;             // mask, chunk and seq_kv: to find rows that attend to no key, whose gate is not read
   int chunk, seq_kv;
 };
 
@@ -65,7 +67,7 @@ struct BwdParams {
   unsigned int* dq_semaphore;  // deterministic only: [tile], how many CTAs have added
   const unsigned int* large;
   GradTensor grad_k, grad_v;
-  QTiles place;
+  QTiles q_tiles;
   int heads_kv, heads_per_kv;
   int sequences, seq_q, seq_kv;
   // Pairs whose items run their iterations in the same order, see Traversal; 0: one query head after the other
@@ -75,7 +77,7 @@ struct BwdParams {
   float scale;       // of grad_k; of grad_q it is the next kernel's
   float scale_log2;  // softmax scale x log2(e); with softcap: softcap x log2(e)
   float cap_scale;   // softcap only, as the forward's
-  int zero;          // is 0, which the compiler does not know: see Backward::Consumer::here
+  int zero;          // 0 at run time, which the compiler cannot know: bwd::Consumer::here, device/bwd/consumer.cuh
   RaggedParams ragged;
   MapGranules grad_o_granules;
   Order order;
@@ -93,7 +95,7 @@ struct GradQParams {
   const float* sink_shares;  // null without a sink
   GradTensor grad_q, grad_k, grad_v;  // of k and v: the rows of no sequence
   float* grad_sink;                   // [heads_q]; null without a sink
-  QTiles place;
+  QTiles q_tiles;
   int heads_kv, sequences, seq_q, seq_kv, total_kv;
   float scale;
   RaggedParams ragged;

@@ -9,14 +9,13 @@ namespace froghopper {
 
 // The kernel that computes grad_k, grad_v and pieces of grad_q.
 struct BwdVariant {
-  Dtype dtype;   // of Q, K, V and grad_o; picks the wgmma type
-  Dims dims;     // columns of the tiles: they size the register tiles and shared memory
-  Tiles tiles;   // query rows of an iteration; key and value rows of a work item; stages of the Q and grad_o rings
-  Mask mask;     // picks the iterations: one without a mask has no compare
-  bool ragged;   // sequences have lengths of their own (varlen, seqused), read on the device
-  bool softcap;  // scores pass through tanh
+  Dtype dtype;  // of Q, K, V and grad_o; picks the wgmma type
+  Dims dims;    // columns of the tiles: they size the register tiles and shared memory
+  Tiles tiles;  // query rows of an iteration; key and value rows of a work item; stages of the Q and grad_o rings
+  Mask mask;    // picks the iterations: one without a mask has no compare
+  bool ragged;  // sequences have lengths of their own (varlen, seqused), read on the device
+  ScoreMods score_mods;
   bool deterministic;  // CTAs add to a tile of grad_q in the order of their keys: bit-equal from run to run
-  bool alibi;          // scores fall with the distance of the keys: ScoreBias, device/bwd/schedule.cuh
 
   bool operator==(const BwdVariant&) const = default;
 };
@@ -31,9 +30,9 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("s", v.tiles.stages);
   visit("", v.mask);
   visit("ragged", v.ragged);
-  visit("softcap", v.softcap);
+  visit("softcap", v.score_mods.softcap);
   visit("det", v.deterministic);
-  visit("alibi", v.alibi);
+  visit("alibi", v.score_mods.alibi);
 }
 
 // What comes before it: one number for every query row, and zeros to add to.
@@ -71,23 +70,26 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 }
 
 // Up to 128 columns a consumer holds grad_k and grad_v of its 64 keys (device/bwd/backward.cuh). Wider ones do not fit
-// its registers: there one consumer has grad_v and the other grad_k of the same 64 keys (device/bwd/wide.cuh).
-constexpr bool bwd_is_wide(BwdVariant v) { return v.dims.qk > 128; }
+// its registers: there a cluster of two CTAs shares an item, and in each CTA one consumer has grad_v and the other
+// grad_k of the same 64 keys (device/bwd/by_keys.cuh).
+constexpr bool bwd_has_two_ctas(BwdVariant v) { return v.dims.qk > 128; }
 
-// A wide kv tile is shared by a cluster of two CTAs, an M tile of 64 keys each: each adds half of the columns of
+// Up to 256 columns the two CTAs share a kv tile by keys, an M tile of 64 keys each: each adds half of the columns of
 // grad_q, for the keys of both. Above 256 columns not even one gradient of 64 keys fits a consumer, so the two CTAs
-// have the same 64 keys and half of the columns of all tensors each (device/bwd/by_columns.cuh).
+// share it by columns: they have the same 64 keys, and half of the columns of all tensors each
+// (device/bwd/by_columns.cuh).
 constexpr bool bwd_by_columns(BwdVariant v) { return v.dims.qk > 256; }
-constexpr int bwd_ctas(BwdVariant v) { return bwd_is_wide(v) ? 2 : 1; }
+constexpr int bwd_ctas(BwdVariant v) { return bwd_has_two_ctas(v) ? 2 : 1; }
 constexpr int bwd_keys_of_cta(BwdVariant v) { return bwd_by_columns(v) ? v.tiles.kv : v.tiles.kv / bwd_ctas(v); }
 constexpr Dims bwd_dims_of_cta(BwdVariant v) {
   return bwd_by_columns(v) ? Dims{v.dims.qk / 2, v.dims.v / 2} : v.dims;
 }
 
-// The order in which the numbers of rows lie, place_of_row. By fours they take half as many loads, of which shared
-// memory has too many. Tiles of 128 rows have no registers for it; wide ones had 0.975 to 0.995 of their speed.
+// The order in which lse and delta of a tile's rows lie, index_of_row. Float4-interleaved they take half as many loads,
+// of which shared memory has too many. Tiles of 128 rows have no registers for it; kernels of two CTAs had 0.975 to
+// 0.995 of their speed.
 constexpr bool bwd_rows_float4_interleaved(BwdVariant v) {
-  return v.tiles.q == m_tile_rows && !bwd_is_wide(v) && !v.deterministic;
+  return v.tiles.q == m_tile_rows && !bwd_has_two_ctas(v) && !v.deterministic;
 }
 
 constexpr int bwd_consumers = 2;
@@ -107,15 +109,16 @@ constexpr int bwd_row_bytes(BwdVariant v) {  // lse and delta of an iteration's 
 }
 // K of the other CTA's keys, a panel for each consumer's columns of grad_q.
 constexpr int bwd_peer_bytes(BwdVariant v) {
-  const bool by_keys = bwd_is_wide(v) && !bwd_by_columns(v);
+  const bool by_keys = bwd_has_two_ctas(v) && !bwd_by_columns(v);
   return by_keys ? bwd_tile_bytes(bwd_keys_of_cta(v), bwd_consumers * panel_columns) : 0;
 }
-// grad_o comes in slices of its columns. 256 of them leave room for three halves: the next iteration's first half is
-// loaded ahead, the second when this iteration's first has been read, which is in the middle of the iteration.
+// grad_o comes in slices of its columns: one, or above 192 columns two. Two slices share three stages: the first slice
+// of the next iteration is loaded ahead, and its second one when this iteration's first slice has been read, which is
+// in the middle of the iteration.
 constexpr int bwd_do_slices(BwdVariant v) { return bwd_dims_of_cta(v).v > 192 ? 2 : 1; }
 constexpr int bwd_do_stages(BwdVariant v) { return bwd_do_slices(v) == 2 ? 3 : v.tiles.stages; }
-// dS, of two CTAs in each. In the same place weights in fp32 have gone from one consumer to the other before. Where
-// CTAs have the same keys there is one dS.
+// A stage of dS. Where two CTAs have different keys it has dS of both, and before that it holds, in fp32, the weights
+// that one consumer hands to the other. Where CTAs have the same keys there is one dS.
 constexpr int bwd_ds_bytes(BwdVariant v) {
   return (bwd_by_columns(v) ? 1 : bwd_ctas(v)) * bwd_tile_bytes(v.tiles.q, bwd_keys_of_cta(v));
 }
@@ -123,11 +126,11 @@ constexpr int bwd_ds_bytes(BwdVariant v) {
 constexpr int bwd_exchange_bytes(BwdVariant v) {
   return bwd_by_columns(v) ? 2 * v.tiles.q * v.tiles.kv * static_cast<int>(sizeof(float)) : 0;
 }
-constexpr int bwd_barrier_bytes = 640;  // iterations, work items and barriers, rounded up
-// 2: K and V of the next item are loaded while this one is computed. Which of two places to read costs uniform
-// instructions before each product. On an H200 it brought hd64 1 to 3 % under a causal mask; without a mask it brought
-// 5 % at 512 keys and took 4 at 2k, and hd128 and (192, 128) lost 2 to 5 %. With det hd64 was 6 and 3 % slower at 512
-// and 1k than in the tables before.
+// Iterations, work items and barriers, rounded up. The kernels assert that sizeof(Smem) is bwd_smem_bytes().
+constexpr int bwd_barrier_bytes = 640;
+// With two stages, K and V of the next item are loaded while this one is computed; but the stage has to be chosen by
+// uniform instructions before each product. Measured on an H200: that pays off for 64 columns under a mask (1 to 3 %
+// faster), not without a mask, with more columns or in deterministic variants (2 to 6 % slower).
 constexpr int bwd_kv_stages(BwdVariant v) {
   return v.dims.qk <= 64 && v.mask != Mask::none && !v.deterministic ? 2 : 1;
 }
@@ -151,7 +154,7 @@ constexpr const char* why_invalid(BwdVariant v) {
     if ((v.dims.qk != 384 && v.dims.qk != 512) || v.dims.v != v.dims.qk)
       return "tiles of more than 256 columns have 384 or 512, and as many of v";
     if (v.tiles.q != m_tile_rows || v.tiles.kv != m_tile_rows) return "tiles of more than 256 columns have 64 rows";
-  } else if (bwd_is_wide(v)) {
+  } else if (bwd_has_two_ctas(v)) {
     if (v.dims.qk != 192 && v.dims.qk != 256) return "tiles of more than 128 columns have 192 or 256";
     if (v.dims.v > 192 && v.dims.v != 256) return "tiles of v of more than 192 columns have 256";
     if (v.tiles.q != m_tile_rows) return "tiles of q have 64 rows with more than 128 columns";

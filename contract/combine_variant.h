@@ -27,9 +27,9 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 }
 
 constexpr int combine_threads = 128;
-// Lanes that share a row. Many parts are weighed by a warp, one by each lane; few by every lane, and what a row takes
-// besides, places and divisions, is shared with the other rows of a warp. A lane holds 4 parts of 8 or 16 columns
-// then.
+// Lanes that share a row. Many parts are weighed by a warp, one by each lane. Few parts are weighed by every lane,
+// and a warp has several rows: they share the instructions that find rows and divide. A lane then holds 8 or 16
+// columns of 4 parts.
 constexpr int combine_lanes(CombineVariant v) {
   if (v.batch_invariant || v.parts > 4) return 32;
   return v.dim_v <= 128 ? 8 : v.dim_v == 256 ? 16 : 32;
@@ -37,7 +37,7 @@ constexpr int combine_lanes(CombineVariant v) {
 constexpr int combine_rows(CombineVariant v) { return combine_threads / combine_lanes(v); }  // of a CTA
 constexpr int combine_smem_bytes = 16;  // unused; the compiler keeps no constant that is 0
 
-// Of even splits: CTAs that combine the rows of a tile, at most; each takes several rows in turn.
+// Even splits: the CTAs that combine the rows of a tile; each takes several rows in turn.
 constexpr int combine_ctas_of_tile = 8;
 
 constexpr int combine_parts_most(int dim_v) { return dim_v > 256 ? 8 : 16; }  // on their way at once

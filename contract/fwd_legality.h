@@ -3,11 +3,13 @@
 #pragma once
 #include "contract/fwd_smem.h"
 #include "contract/fwd_variant.h"
+#include "contract/split.h"
+#include "contract/types.h"
 
 namespace froghopper {
 
-// One truth, two judges: the planner turns the text into an error, the kernel static_asserts that there is none.
-// Sizes are bounded one by one first, so that no product of them overflows.
+// Null, or why this variant is no kernel. The planner turns the text into an error; the kernel static_asserts that
+// there is none. Sizes are bounded one by one first, so that no product of them overflows.
 constexpr const char* why_invalid(FwdVariant v) {
   if (v.dtype == Dtype::f32) return "wgmma takes f16, bf16, e4m3 and e5m2 here, not f32";
   if (v.kv.dtype != v.dtype && (is_8_bit(v.dtype) || !is_8_bit(v.kv.dtype)))
@@ -18,7 +20,7 @@ constexpr const char* why_invalid(FwdVariant v) {
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 512) return "dim_qk of the tile must be 64, 96, ... 512";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 512 || (fwd_sharers(v) > 1 && v.dims.v % 128 != 0))
     return "dim_v of the tile must be 64, 96, ... 256, 384 or 512";
-  if (fwd_reads_8_bit(v) && (v.dims.qk > 256 || v.dims.v > 256))
+  if (is_8_bit(v.kv.dtype) && (v.dims.qk > 256 || v.dims.v > 256))
     return "tiles of 8-bit k and v have up to 256 columns";
   if (fwd_sharers(v) > 1 && v.tiles.q != m_tile_rows)
     return "tiles of q have 64 rows beside more than 256 columns of v, whose halves take two consumers";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // contract: the run-time half of the agreement between host and forward kernel.
 #pragma once
+#include "contract/order.h"
 #include "contract/parts.h"
 #include "contract/softcap.h"
 #include "contract/split.h"
@@ -56,7 +57,9 @@ struct FwdParams {
   int seq_q, seq_kv;          // rows of a sequence; ragged: an upper bound on both
   int dim_v;                  // columns of O in memory, at most the tile's
   MaskParams mask;
-  float scale_log2;     // softmax scale x log2(e); with softcap: softcap x log2(e)
+  // Softmax scale x log2(e); with softcap: softcap x log2(e). At least the smallest positive fp32 number, so that a
+  // score of -inf stays -inf: kernels must not flush such numbers to 0 (-ftz).
+  float scale_log2;
   float cap_scale;      // softcap only: 2 log2(e) x scale / softcap, so that 2^(s cap_scale) = e^(2 s scale / cap)
   RaggedParams ragged;  // ragged variants only
   RowsRange rows;       // likewise

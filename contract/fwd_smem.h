@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: what a CTA of the forward kernel has: shared memory in bytes, the stages that follow from it, threads, the
-// share of an SM's registers, and the way by which O leaves.
+// contract: what a CTA of the forward kernel has: shared memory in bytes, the stages that follow from it, threads, its
+// part of an SM's registers, and the way by which O leaves.
 #pragma once
 #include "contract/fwd_variant.h"
+#include "contract/types.h"
 
 namespace froghopper {
 
 constexpr int fwd_tile_bytes(FwdVariant v, int rows, int dim) {
   return rows * panels(dim, fwd_element_bytes(v)) * panel_row_bytes;
 }
-constexpr int fwd_barrier_bytes =
-    1024;  // work items and barriers after the tiles, rounded up to the tiles' alignment
+// Work items and barriers after the tiles, rounded up to the tiles' alignment. The kernel asserts that sizeof(Smem) is
+// fwd_smem_bytes().
+constexpr int fwd_barrier_bytes = 1024;
 constexpr int fwd_q_bytes(FwdVariant v) { return fwd_tile_bytes(v, v.tiles.q, v.dims.qk); }
 // Of K and V in the form that wgmma reads. There, unlike in memory, the keys of 8-bit V run along its rows.
 constexpr int fwd_stages_bytes(FwdVariant v) {
@@ -23,9 +25,10 @@ constexpr int fwd_stored_bytes(FwdVariant v) {
   return v.tiles.kv * panels(dim, size_of(v.kv.dtype)) * panel_row_bytes;
 }
 constexpr int fwd_scales_bytes = 1024;  // the scales and stored_ring, rounded up as fwd_barrier_bytes
-// Stages of stored tiles. Where tiles are dequantised, these stages are all that is on its way from memory: as many as
-// fit, up to two iterations of both; PackGQA variants, which wait for nothing else, up to four, and two CTAs share an
-// SM where they can.
+// Stages of stored tiles. Where tiles are dequantised, these stages are all that is on its way from memory, so there
+// are as many as fit: up to 4, which is K and V of two iterations. PackGQA variants, which wait for nothing but
+// memory, have up to 8. Where two of their CTAs can share an SM they do, and the stages fit in half of its shared
+// memory.
 constexpr int fwd_stored_stages(FwdVariant v) {
   if (!fwd_dequantises_on_load(v)) return 2;
   const int others = fwd_q_bytes(v) + fwd_stages_bytes(v) + fwd_scales_bytes + fwd_barrier_bytes;
@@ -53,9 +56,9 @@ constexpr bool fwd_dequantises_in_four_warps(FwdVariant v) {
 }
 constexpr int fwd_producer_groups(FwdVariant v) { return fwd_dequantises_in_four_warps(v) ? 2 : 1; }
 constexpr int fwd_threads(FwdVariant v) { return warpgroup * (fwd_producer_groups(v) + fwd_consumers(v)); }
-// Of an SM's registers. The compiler wants more than half of them for products of 256 columns; all that a thread can
-// have is enough then.
-constexpr int fwd_register_shares(FwdVariant v) {
+// CTAs among which an SM's registers are divided: the bound of the kernel's registers. For products of 256 columns the
+// compiler wants more than half of an SM's registers, so one CTA may have all of them.
+constexpr int fwd_ctas_by_registers(FwdVariant v) {
   return v.pack_gqa && v.dims.v <= 192 && !fwd_dequantises_in_four_warps(v) ? 2 : 1;
 }
 // Q is double-buffered where that fits.
@@ -64,13 +67,13 @@ constexpr int fwd_q_stages(FwdVariant v) {
   return 2 * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes <= smem_bytes_per_cta ? 2 : 1;
 }
 
-// How O leaves its Consumer.
-//   from_registers   each thread stores what it has
-//   through_q        a warp rounds its rows into the place of Q, and TMA takes them from there. The next
-//                    item's Q has the other stage, so nobody waits
-//   through_own_smem  where Q has one stage: into a tile of O's own, o_own_columns at a time
-// Four Consumers have no register left for it: spilled, they had 0.93 of the speed.
-enum class OStore { from_registers, through_q, through_own_smem };
+// How O leaves its Consumer. Four Consumers have no register left for TMA: spilled, they had 0.93 of the speed.
+enum class OStore {
+  from_registers,  // each thread stores what it has
+  through_q,  // a warp rounds its rows into the stage of Q that the item had, and TMA stores them from there. The
+              // next item's Q has the other stage, so nobody waits
+  through_own_smem  // where Q has one stage: into a buffer for O alone, o_own_columns at a time
+};
 constexpr int o_box_rows = 16, o_own_columns = 128;
 constexpr int fwd_bytes_but_o(FwdVariant v) {
   return fwd_q_stages(v) * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes;

@@ -9,13 +9,6 @@
 
 namespace froghopper {
 
-// What becomes of scores before the softmax, beside the mask: device/fwd/score_mod.cuh.
-struct ScoreMods {
-  bool softcap;  // they pass through tanh
-  bool alibi;    // they fall with the distance of the keys
-  bool operator==(const ScoreMods&) const = default;
-};
-
 struct FwdVariant {
   // Of Q; picks the wgmma type. O has the same type; where the kernel reads 8-bit K and V (fwd_reads_8_bit), f32 or a
   // 16-bit type, which is a parameter (EightBitParams::dtype_o).
@@ -88,19 +81,18 @@ constexpr int fwd_sharers(FwdVariant v) { return v.dims.v > 256 ? 2 : 1; }
 constexpr int fwd_columns(FwdVariant v) { return v.dims.v / fwd_sharers(v); }  // of O, that each has
 constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / m_tile_rows * fwd_sharers(v); }
 
-// S, P and O of 8-bit types with 96 and 128 columns are more than each of three Consumers has registers for. So none
-// has S and P together: it multiplies weights as soon as they are rounded, and products of the others run beside its
-// softmax.
+// Above 64 columns S, P and O of FP8 MMAs are more than each of three Consumers has registers for. So none has S and P
+// together: it multiplies weights as soon as they are rounded, and products of the others run beside its softmax.
 constexpr bool fwd_immediate_pv(FwdVariant v) { return fwd_fp8_mma(v) && fwd_consumers(v) == 3 && v.dims.v > 64; }
 
-// wgmma sums FP8 products in 14 bits, so after this many kv tiles of scale_block keys O is added to a sum in fp32
-// and begins anew; of larger tiles after as many as have no more keys.
+// wgmma sums FP8 products in 14 bits, so O is added to a sum in fp32, and begins anew, every 16 kv tiles; where tiles
+// have more than scale_block keys, after as many tiles as have no more than 16 x scale_block keys.
 constexpr int promotion_tiles = 16;
 constexpr int fwd_promotion_tiles(FwdVariant v) {
   return v.tiles.kv > scale_block ? promotion_tiles * scale_block / v.tiles.kv : promotion_tiles;
 }
-// 256 columns are more than L2 takes in at once without being waited for, so a slice of them goes every fourth tile.
-// Measured: docs/experiments/0026.
+// 256 columns are more than L2 takes in at once without being waited for, so they are cut into four slices, of which
+// one goes every fourth tile. Measured: docs/experiments/0026.
 constexpr int promotion_slices(int dim_v, bool masked) { return dim_v > 192 && !masked ? 4 : 1; }
 constexpr int fwd_promotion_slices(FwdVariant v) { return promotion_slices(v.dims.v, v.mask != Mask::none); }
 // fp32 numbers of one consumer's sum: for each thread what counts for its two rows, a header of 4 for each slice of O,

@@ -9,7 +9,7 @@ namespace froghopper {
 struct FwdKv {
   Dtype dtype;       // in memory: that of Q, or with a 16-bit one an 8-bit one
   bool dequantised;  // an earlier launch has made 8-bit numbers those of Q's type: device/fwd/dequantise.cuh
-  bool blocks;       // then with scales of blocks of rows or of V's columns: device/attn/softmax_of_tiles.cuh
+  bool blocks;       // then with scales of blocks of rows or of V's columns: device/attn/tile_softmax.cuh
   bool smooth;       // 8-bit numbers lack the mean of their rows, which the epilogue adds: device/fwd/means.cuh
   KvIn in;           // whether rows are in pages: device/fwd/kv_source.cuh
 
@@ -17,32 +17,26 @@ struct FwdKv {
 };
 
 // What the kernel does with K and V.
-//   direct                         multiplies 16-bit numbers as they are
-//   fp8_mma                        multiplies 8-bit numbers as they are; each tile may have a scale:
-//                                  device/fwd/fp8_producers.cuh
-//   dequantises_on_load            makes f16 of 8-bit numbers between memory and wgmma, Q is f16 too; each tile may
-//                                  have a scale: device/fwd/dequantising_producers.cuh
-//   dequantised_by_earlier_launch  multiplies what an earlier launch has dequantised; all tiles of an item have one
-//                                  scale
-//   dequantised_blocks             likewise, but each tile has its own scale
 enum class KvPath : unsigned char {
-  direct,
-  fp8_mma,
+  direct,   // multiplies 16-bit numbers as they are
+  fp8_mma,  // multiplies 8-bit numbers as they are; each tile may have a scale: device/fwd/fp8_producers.cuh
+  // Makes f16 of 8-bit numbers between memory and wgmma, and Q is f16 too; each tile may have a scale:
+  // device/fwd/dequantising_producers.cuh.
   dequantises_on_load,
-  dequantised_by_earlier_launch,
-  dequantised_blocks
+  dequantised_one_scale,  // multiplies what an earlier launch has dequantised; all tiles of an item have one scale
+  dequantised_blocks      // likewise, but each tile has its own scale
 };
 
 // The only place where types and options become a path. With PackGQA the speed of memory counts and not that of
 // products, so 8-bit Q is dequantised too.
 constexpr KvPath kv_path(Dtype q, const FwdKv& kv, bool pack_gqa) {
   if (!is_8_bit(kv.dtype)) return KvPath::direct;
-  if (kv.dequantised) return kv.blocks ? KvPath::dequantised_blocks : KvPath::dequantised_by_earlier_launch;
+  if (kv.dequantised) return kv.blocks ? KvPath::dequantised_blocks : KvPath::dequantised_one_scale;
   return pack_gqa || !is_8_bit(q) ? KvPath::dequantises_on_load : KvPath::fp8_mma;
 }
 
 constexpr bool is_dequantised_by_earlier_launch(KvPath p) {
-  return p == KvPath::dequantised_by_earlier_launch || p == KvPath::dequantised_blocks;
+  return p == KvPath::dequantised_one_scale || p == KvPath::dequantised_blocks;
 }
 constexpr bool has_scales(KvPath p) { return p != KvPath::direct; }  // scores and values are multiplied by some
 // Scores of a work item have one, beside that of a tile's keys.

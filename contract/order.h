@@ -8,9 +8,10 @@
 // section the pair runs fastest and, where a mask makes tiles unequal, the heaviest q tiles come first. The lightest q
 // tiles of every pair (`tail`) are held back and handed out last, over all pairs together, so that no section ends
 // with few heavy tiles. Or the last pairs make one large section, whose light tiles fill the gaps.
-// Ragged. The sequences with most keys first (rank_of), in each the same sections of heads and the heaviest q tiles
-// first, without a tail. The last sequences of every rank, where they are short, are handed out together, the heaviest
-// tiles of all of them first.
+// Ragged. The sequences whose items are the heaviest come first (rank_of): those with most keys, or in the backward
+// pass with most query rows. In each of them the items come by the same sections of heads, the heaviest q tiles
+// first, without a tail. The last sequences of every rank, where they are short, are handed out together, the
+// heaviest tiles of all of them first.
 #pragma once
 
 namespace froghopper {
@@ -84,14 +85,15 @@ constexpr Level level_at(int number, int heads, int most, Above above) {
 }
 constexpr int sequences_together = 32;  // at most: a warp's
 
-// Ragged sequences are handed out by rank: those with more than half of the keys of the longest, then those with more
-// than a quarter, then those with more than a sixteenth, then the rest. A long one that came last would keep one CTA
-// busy while the others idle.
+// Ragged sequences are handed out by rank. An item weighs as much as its sequence has rows on the side that it visits:
+// keys in the forward pass, query rows in the backward pass. First come the sequences with more than half as many rows
+// as the longest one, then those with more than a quarter, then those with more than a sixteenth, then the rest. A long
+// one that came last would keep one CTA busy while the others idle.
 constexpr int ranks = 4;
-constexpr int rank_of(int keys, int keys_of_longest) {
-  if (keys > keys_of_longest / 2) return 0;
-  if (keys > keys_of_longest / 4) return 1;
-  return keys > keys_of_longest / 16 ? 2 : 3;
+constexpr int rank_of(int rows, int longest) {
+  if (rows > longest / 2) return 0;
+  if (rows > longest / 4) return 1;
+  return rows > longest / 16 ? 2 : 3;
 }
 
 }  // namespace froghopper

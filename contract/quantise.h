@@ -23,7 +23,7 @@ constexpr int quantise_rows = scale_block;  // of a tile
 
 // The largest number of an 8-bit type.
 constexpr float largest_of(Dtype to) { return to == Dtype::e5m2 ? 57344.f : 448.f; }
-constexpr float smallest_scale = 1.17549435e-38f;  // its reciprocal is a number
+constexpr float smallest_scale = 1.17549435e-38f;  // the smallest normal number: its reciprocal is finite
 
 constexpr int rotation_block(int dim) { return dim & -dim; }
 

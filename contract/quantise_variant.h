@@ -31,15 +31,16 @@ constexpr int quantise_threads = quantise_rows / 16 * 32;  // a warp has 16 rows
 // tiles on their way from memory that its bandwidth is used while they compute.
 constexpr int quantise_ctas_per_sm(QuantiseVariant v) { return v.dim <= 64 ? 3 : v.dim <= 128 ? 2 : 1; }
 constexpr int quantise_stages(QuantiseVariant v) { return v.dim <= 64 ? 4 : 3; }
-constexpr int quantise_places = 8;  // of tiles that are known
+constexpr int quantise_known_tiles =
+    8;  // tiles whose addresses are in shared memory (Tile, device/quantise/tiles.cuh)
 
-// Bytes of shared memory: tiles on their way, the rotation's matrices, a number a warp, places of tiles.
+// Bytes of shared memory: tiles on their way, the rotation's matrices, a number a warp, addresses of tiles.
 constexpr int quantise_tile_bytes(QuantiseVariant v) { return quantise_rows * v.dim * size_of(v.from); }
 constexpr int quantise_matrix_bytes(QuantiseVariant v) { return v.dim / 16 * 32 * 16; }
-constexpr int quantise_place_bytes = quantise_places * 80 + 48;  // and the way to the next one
+constexpr int quantise_known_bytes = quantise_known_tiles * 80 + 48;  // as many of Tile, and Walk
 constexpr int quantise_smem_bytes(QuantiseVariant v) {
   return quantise_stages(v) * quantise_tile_bytes(v) + quantise_matrix_bytes(v) +
-         2 * quantise_threads / 32 * static_cast<int>(sizeof(float)) + quantise_place_bytes;
+         2 * quantise_threads / 32 * static_cast<int>(sizeof(float)) + quantise_known_bytes;
 }
 
 constexpr const char* why_invalid(QuantiseVariant v) {

@@ -23,18 +23,18 @@ struct SoftcapParams {
 
 // Where powers of a would leave the range of fp32, no score goes by the polynomial.
 constexpr SoftcapParams softcap_params(double a) {
-  SoftcapParams its = {-1.f, {}};
-  if (a < 0x1p-12 || a > 0x1p12) return its;
-  its.bound = static_cast<float>(tanh_bound / a);
+  SoftcapParams params = {-1.f, {}};
+  if (a < 0x1p-12 || a > 0x1p12) return params;
+  params.bound = static_cast<float>(tanh_bound / a);
   double power = a;
-  for (int k = 0; k < 5; ++k, power *= a * a) its.c[k] = static_cast<float>(tanh_powers[k] * power);
-  return its;
+  for (int k = 0; k < 5; ++k, power *= a * a) params.c[k] = static_cast<float>(tanh_powers[k] * power);
+  return params;
 }
 
-constexpr float tanh_of(float s, const SoftcapParams& its) {
+constexpr float tanh_of(float s, const SoftcapParams& params) {
   const float u = s * s;
-  float p = its.c[4];
-  for (int k = 3; k >= 0; --k) p = p * u + its.c[k];
+  float p = params.c[4];
+  for (int k = 3; k >= 0; --k) p = p * u + params.c[k];
   return s * p;
 }
 

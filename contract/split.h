@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // contract: how rows of several query heads share a tile, and how the keys of a tile are cut into parts.
 //
-// Packed. Where there are few query rows, a tile has rows of several query heads that share a key head, so that K and V
-// are read once for all of them: row r is row r % rows of head r / rows, as a TMA box lays them down.
-// Rows beyond heads x rows are padding: their q is zero and they are never stored.
+// PackGQA. Where there are few query rows, a tile has rows of several query heads that share a key head, so that K
+// and V are read once for all of them: row r is row r % rows of head r / rows, as a TMA box lays them down. Rows
+// beyond heads x rows are padding: their q is zero and they are never stored.
 //
 // Split. Where there are few tiles, each one's kv tiles are cut into parts, and a part is a work item. What a part
 // makes of a row, its sums as they are and the row max they count from, goes to the workspace, and the kernel
@@ -12,16 +12,17 @@
 //
 // Split evenly. Where lengths are on the device, a fixed number of keys in a part is a guess. So the kv tiles of all q
 // tiles are numbered, and every CTA has equally many of them, as in Stream-K (Osama et al. 2023). Heads are dealt into
-// `beside` classes: class k has the heads k, k + beside, ... and the CTAs k, k + beside, .... Each class has its own
-// numbering of kv tiles, by sequence, head, q tile and, within a q tile, in descending key order; the j-th CTA of a
-// class has the kv tiles [j of_cta, (j + 1) of_cta). So CTAs that run at the same time read the same rows of K and V,
-// whose heads lie together in memory, and the next CTA of a class is c + beside.
+// C classes (EvenParams::classes): class k has the heads k, k + C, ... and the CTAs k, k + C, .... Each class has its
+// own numbering of kv tiles, by sequence, head, q tile and, within a q tile, in descending key order; the j-th CTA of a
+// class has the kv tiles [j n, (j + 1) n), where n is tiles_of_cta(). So CTAs that run at the same time read the same
+// rows of K and V, whose heads lie together in memory, and the CTA of a class that comes after CTA c is c + C.
 // A CTA then has the end of one q tile, or a piece of it; whole q tiles; and the beginning of another. Whole q tiles
 // go straight to O and lse. The others leave what they make of a row in the workspace, in two slots of their CTA, so
 // that its size follows from the number of CTAs alone. A record of each CTA tells `combine` which q tile goes on in
 // the next CTAs of the class.
 #pragma once
 #include "contract/mask.h"
+#include "contract/tile_sequence.h"
 
 namespace froghopper {
 
@@ -47,10 +48,10 @@ struct alignas(16) ContinuedTile {
 
 // Even splits only.
 struct EvenParams {
-  int beside;   // classes of heads
-  int in_turn;  // heads of a class, which each of its CTAs has in turn
+  int classes;         // of heads
+  int heads_of_class;  // which each of its CTAs has in turn
   int sequences;
-  int ctas_of_head;        // CTAs of a class
+  int ctas_of_class;
   ContinuedTile* goes_on;  // [CTA]
 };
 
@@ -63,10 +64,10 @@ struct SplitParams {
   EvenParams even;
 };
 
-// Evenly: the most classes of heads that divide all heads and leave few of the CTAs without work.
-constexpr int heads_beside(int heads, int ctas) {
-  for (int beside = heads < ctas ? heads : ctas; beside > 1; --beside)
-    if (heads % beside == 0 && ctas % beside * 16 <= ctas) return beside;
+// Even splits: the most classes that divide all heads equally and leave at most a sixteenth of the CTAs without work.
+constexpr int classes_of_heads(int heads, int ctas) {
+  for (int classes = heads < ctas ? heads : ctas; classes > 1; --classes)
+    if (heads % classes == 0 && ctas % classes * 16 <= ctas) return classes;
   return 1;
 }
 // Kv tiles of a CTA.
@@ -78,12 +79,12 @@ constexpr int ctas_that_go_on(int left, int of_cta) { return (left - 1) / of_cta
 // The slot of the workspace where a CTA leaves a part: the second one is for the q tile that it begins.
 constexpr int slot_of_part(int cta, bool begins) { return 2 * cta + begins; }
 // The slot of part number `part` of the q tile that `cta` begins.
-constexpr int slot_of_part_from(int cta, int part, int beside) {
-  return slot_of_part(cta + part * beside, part == 0);
+constexpr int slot_of_part_from(int cta, int part, int classes) {
+  return slot_of_part(cta + part * classes, part == 0);
 }
 
-// kv tiles of a part, of a tile that attends to these: as planned, or more where a sequence is longer than its plan
-// knew, as the workspace has room for `most` parts.
+// How many kv tiles a part has, of a q tile that attends to `tiles`: as many as planned; or more where the sequence is
+// longer than it was planned for, because the workspace has room for `most` parts.
 template <class Int>
 constexpr Int tiles_of_part(TileSequence<Int> tiles, Int planned, Int most) {
   const Int least = (tiles.count() - 1) / most + 1;  // there is one tile at least
@@ -107,8 +108,8 @@ constexpr TileSequence<Int> part_of(TileSequence<Int> tiles, Int part, Int plann
 
 // Batch-invariant variants (FwdVariant::batch_invariant). Parts begin at multiples of batch_invariant_part_tiles tiles
 // of batch_invariant_tile_kv keys, counted from key 0, whatever a q tile attends to, so that a row's keys are cut at
-// the same keys in every q tile. Of a sequence that is longer than its plan knew, the part with the highest keys has
-// the rest.
+// the same keys in every q tile. Of a sequence that is longer than it was planned for, the part with the highest keys
+// has the rest.
 constexpr int batch_invariant_tile_kv = 64;
 constexpr int batch_invariant_part_tiles = 16;
 template <class Int>

@@ -24,9 +24,9 @@ struct Range {
   Int begin, end;
 };
 
-// The tiles of [begin, end), visited in descending key order, from the tile with the highest keys down. first() and
-// last() speak of that order: first() is the tile with the highest keys. Where a mask has an upper bound, its boundary
-// tiles are visited first, and every row has attended to a key before the guarded softmax begins.
+// The tiles of [begin, end), visited in descending key order: first() is the tile with the highest keys, last() the one
+// with the lowest. Where a mask has an upper bound, its boundary tiles are visited first, and every row has attended to
+// a key before the guarded softmax begins.
 template <class Int>
 struct TileSequence {
   Int begin, end;

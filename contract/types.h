@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: what host and device code agree on. Both compilers read this room; it knows neither std nor CUDA.
-// This file: the words that kernels of every family share.
+// contract: what host and device code agree on. Both compilers read the files of this folder, which know neither std
+// nor CUDA. This file: the terms that kernels of every family share.
 #pragma once
 
 namespace froghopper {
@@ -36,12 +36,13 @@ constexpr const char* name_of(Dtype t) {
   return "";
 }
 
-// Which keys a query row may not see, as far as it changes the machine code.
-//   none     all keys of the sequence
-//   causal   none after an upper bound that grows by one a row
-//   window   none outside a lower and an upper bound that grow by one a row
-//   chunk    of a window, none outside of the chunk of attention_chunk keys that the row is level with
-enum class Mask : unsigned char { none, causal, window, chunk };
+// Which keys a query row attends to, as far as it changes the machine code.
+enum class Mask : unsigned char {
+  none,    // all keys of the sequence
+  causal,  // those below an upper bound, which grows by one a row
+  window,  // those between a lower and an upper bound, which both grow by one a row
+  chunk    // those of a window that lie in the chunk of attention_chunk keys with which the row is level
+};
 
 constexpr Mask masks[] = {Mask::none, Mask::causal, Mask::window, Mask::chunk};
 
@@ -58,12 +59,13 @@ constexpr const char* name_of(Mask m) {  // "": a kernel without a mask does not
 }
 
 // Where the rows of K and V lie, as far as it changes the machine code: device/fwd/kv_source.cuh.
-//   rows    those of a sequence one after the other
-//   pages   in pages of a pool; 8 rows or more of one follow each other
-//   slots   likewise, fewer: down to single rows
-enum class KvIn : unsigned char { rows, pages, slots };
+enum class KvIn : unsigned char {
+  rows,   // the rows of a sequence lie one after the other
+  pages,  // in pages of a pool, of which 8 rows or more follow each other
+  slots   // in pages of which fewer rows follow each other, down to single rows (slots, as vLLM calls them)
+};
 
-constexpr KvIn kv_places[] = {KvIn::rows, KvIn::pages, KvIn::slots};
+constexpr KvIn kv_sources[] = {KvIn::rows, KvIn::pages, KvIn::slots};
 
 constexpr const char* name_of(KvIn in) {  // "": a kernel for rows does not name it
   switch (in) {
@@ -75,10 +77,11 @@ constexpr const char* name_of(KvIn in) {  // "": a kernel for rows does not name
 }
 
 // How the keys of a tile are divided among work items: contract/split.h.
-//   none     not at all
-//   fixed    into parts of SplitParams::tiles kv tiles
-//   even     so that every CTA has equally many kv tiles
-enum class SplitKv : unsigned char { none, fixed, even };
+enum class SplitKv : unsigned char {
+  none,   // not at all
+  fixed,  // into parts of SplitParams::tiles kv tiles
+  even    // so that every CTA has equally many kv tiles
+};
 
 constexpr SplitKv splits[] = {SplitKv::none, SplitKv::fixed, SplitKv::even};
 
@@ -91,13 +94,21 @@ constexpr const char* name_of(SplitKv split) {  // "": a kernel without does not
   return "";
 }
 
+// What becomes of scores before the softmax, beside the mask: device/fwd/score_mod.cuh, device/bwd/score_mod.cuh.
+struct ScoreMods {
+  bool softcap;  // they pass through tanh
+  bool alibi;    // they fall with the distance of the keys
+  bool operator==(const ScoreMods&) const = default;
+};
+
 // Columns of the tiles of Q and K, and of V and O. Fewer columns in memory are filled up with zeros by TMA.
 struct Dims {
   int qk, v;
   bool operator==(const Dims&) const = default;
 };
 
-// Tile sizes. They change speed, registers and shared memory; never results.
+// Tile sizes. They change speed, registers and shared memory, and the order of sums, so the last bits of a result:
+// never more of it than rounding.
 struct Tiles {
   int q, kv, stages;  // query rows of a CTA; key and value rows of a ring's stage; stages
   bool operator==(const Tiles&) const = default;

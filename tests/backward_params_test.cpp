@@ -31,9 +31,9 @@ TEST(bwd_params, say_what_the_problem_says) {
   EXPECT_EQ(params.sequences, 2);
   EXPECT_EQ(params.seq_q, 100);
   EXPECT_EQ(params.seq_kv, 200);
-  EXPECT_EQ(params.place.heads_q, 8);
-  EXPECT_EQ(params.place.q_tiles, 1);  // of 128 rows
-  EXPECT_EQ(params.place.tiles, 2);
+  EXPECT_EQ(params.q_tiles.heads_q, 8);
+  EXPECT_EQ(params.q_tiles.tiles_of_sequence, 1);  // of 128 rows
+  EXPECT_EQ(params.q_tiles.tiles, 2);
   EXPECT_EQ(params.mask.left, 64);
   EXPECT_EQ(params.mask.right, 3);
   EXPECT_EQ(params.mask.top_left, 1);
@@ -75,7 +75,7 @@ TEST(bwd_params, say_which_chunks_and_slopes) {
   views.alibi_slopes = {.data = slopes.data(), .element = Element::f32, .stride_batch = 8, .stride_head = 1};
   const auto& step = std::get<BackwardStep>(plan.launches.at(1).step);
   EXPECT_EQ(step.variant.mask, Mask::chunk);
-  EXPECT_TRUE(step.variant.alibi);
+  EXPECT_TRUE(step.variant.score_mods.alibi);
   const BwdParams params = plain_params({plan, views, workspace.data(), 7}, step);
   EXPECT_EQ(params.chunk, 70);
   EXPECT_EQ(params.slopes.data, slopes.data());

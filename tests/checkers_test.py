@@ -121,7 +121,7 @@ class Style(unittest.TestCase):
             banner = "".join(f"// {section} something\n" for section in sections)
             return LICENCE + banner + "#pragma once\n"
         cast = ("Work", "Roles", "Order", "Overlap", "Barriers", "Shared")
-        for path in ("fwd/forward.cuh", "fwd/forward_fp8.cuh", "bwd/backward.cuh", "bwd/wide.cuh"):
+        for path in ("fwd/forward.cuh", "fwd/forward_fp8.cuh", "bwd/backward.cuh", "bwd/by_keys.cuh"):
             self.assertEqual(style("device/" + path, kernel(cast)), [], path)
             for missing in cast:
                 wrong = style("device/" + path, kernel(section for section in cast if section != missing))

@@ -238,8 +238,8 @@ TEST(Split, EvenlyHasPlacesForEveryCta) {
     ASSERT_TRUE(fwd_splits_evenly(step.variant)) << plan->line();
     const int ctas = plan->launches[0].grid, heads = static_cast<int>(plan->problem.heads_q) / step.pack.heads;
     EXPECT_EQ(step.even.ctas, ctas);
-    EXPECT_EQ(ctas % step.even.beside, 0) << plan->line();
-    EXPECT_EQ(heads % step.even.beside, 0) << plan->line();
+    EXPECT_EQ(ctas % step.even.classes, 0) << plan->line();
+    EXPECT_EQ(heads % step.even.classes, 0) << plan->line();
     EXPECT_GE(ctas * 16, 264 * 15) << "few CTAs without work: " << plan->line();
     EXPECT_EQ(plan->workspace.part_o.bytes, size_t{2} * ctas * 64 * 128 * sizeof(float));
     EXPECT_LE(plan->workspace.bytes, size_t{64} << 20) << plan->line();

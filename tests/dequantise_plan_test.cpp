@@ -22,9 +22,9 @@ TEST(Plan, WidensKeysAndValuesInALaunchOfTheirOwnWhereThatPays) {
     const auto plan = make_gpu_plan(*problem, known_device("h200"), hints);
     if (!plan) return std::nullopt;
     const bool first = std::holds_alternative<DequantiseStep>(plan->launches[0].step);
-    const size_t wide = plan->workspace.wide_k.bytes + plan->workspace.wide_v.bytes;
+    const size_t bytes = plan->workspace.dequantised_k.bytes + plan->workspace.dequantised_v.bytes;
     const auto numbers = problem->rows_kv() * problem->heads_kv * (problem->dim_qk + problem->dim_v);
-    EXPECT_EQ(wide, first ? 2 * static_cast<size_t>(numbers) : 0) << line;
+    EXPECT_EQ(bytes, first ? 2 * static_cast<size_t>(numbers) : 0) << line;
     for (const Launch& launch : plan->launches) {
       const auto* const step = std::get_if<ForwardStep>(&launch.step);
       EXPECT_TRUE(step == nullptr || fwd_dequantised_by_earlier_launch(step->variant) == first) << line;

@@ -27,7 +27,7 @@ NOT_BY_ALL_LANES = re.compile(r"(&&|\|\|)[^;]*_sync\(")
 # What a kernel file's banner says, in sections of these names; a kernel whose threads all do the same has no roles.
 WITH_ROLES, OF_LIKE_THREADS = ("Work", "Roles", "Order", "Overlap", "Barriers", "Shared"), ("Work", "Shared")
 CASTS = {re.compile(r"device/fwd/forward\w*\.cuh"): WITH_ROLES,
-         re.compile(r"device/bwd/(backward|wide|by_columns)\w*\.cuh"): WITH_ROLES,
+         re.compile(r"device/bwd/(backward|by_keys|by_columns)\w*\.cuh"): WITH_ROLES,
          re.compile(r"device/bwd/(delta|grad_q)\.cuh"): OF_LIKE_THREADS,
          re.compile(r"device/quantise/quantise\.cuh"): WITH_ROLES,
          re.compile(r"device/append/append\.cuh"): WITH_ROLES}

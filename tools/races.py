@@ -13,10 +13,12 @@ import sys
 KNOWN = {
     "fwd::Dispatcher::publish": None,  # a work item
     "bwd::Dispatcher::publish": None,
-    "bwd::QLoader::load": None,  # the number of a turn, its slope
-    "fwd::NarrowLoader::load": None,  # scales of a tile
-    "fwd::Widener::run": None,  # the same
-    "bwd::InRegisterOrder::put": "bwd::InRegisterOrder::take",  # weights of a turn
+    "bwd::QLoader::load": None,  # the number of an iteration, its slope
+    "fwd::Fp8Loader::load": None,  # scales of a tile
+    "fwd::StoredLoader::run": None,  # the same
+    "fwd::StoredLoaderOf::run": None,
+    "fwd::Dequantiser::run": None,
+    "bwd::InRegisterOrder::put": "bwd::InRegisterOrder::take",  # weights of an iteration
 }
 ACCESS = re.compile(r"\b(Read|Write) access at (.+)\+0x[0-9a-f]+ in (\S+)")
 

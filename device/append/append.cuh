@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// New rows of k and v -> their places in a cache, normed, rotated and in 8 bits where that is asked for; and q beside
+// New rows of k and v -> their rows in a cache, normed, rotated and in 8 bits where that is asked for; and q beside
 // them. It moves bytes: what is computed hides behind that.
 //
 // Work      a group of lanes has a row of one head, 8 columns a lane; one of more than 256 columns in two pieces
-// Roles     all alike
+// Roles     all alike; 6 CTAs an SM, or 4 where rows are in two pieces, share its registers (append_ctas_per_sm)
 // Order     the heads of q, k and v of a row, then the next row: neighbours in memory where these lie in one tensor
 // Overlap   all that a row reads is asked for before it is looked at. The next kernel may start at once, and waits for
 //           this one; this one waits for the kernel before it, which may have written any of its tensors
@@ -12,7 +12,9 @@
 // Rotation  a lane reads the other columns of its pairs itself, which are in L1 or on their way there
 #pragma once
 #include "contract/append.h"
+#include "contract/parts.h"
 #include "contract/quantise.h"
+#include "contract/types.h"
 #include "device/append/row_location.cuh"
 #include "device/attn/element.cuh"
 #include "device/ptx/fp8.cuh"
@@ -22,7 +24,7 @@
 
 namespace froghopper::append {
 
-constexpr int of_q = 0, of_v = 2;  // places in AppendParams::tensors
+constexpr int of_q = 0, of_v = 2;  // indices of AppendParams::tensors
 
 template <AppendVariant V>
 struct Append {

@@ -43,7 +43,8 @@ __device__ __forceinline__ float merged(float before, float more, const LseMerge
   return __fmaf_rn(before, by.factor_before, __fmul_rn(more, by.factor_more));
 }
 
-// As finish(), but share stays 0: no batch-invariant kernel merges with the O of other keys (contract/fwd_legality.h).
+// As finish(), but sink_weight stays 0: no batch-invariant kernel merges with the O of other keys
+// (contract/fwd_legality.h).
 __device__ __forceinline__ Finish finish_part(const PartOfRow& whole, float scale_log2, float sink) {
   if (whole.sum == 0.f) return {0.f, sink};
   const float row_max = finite(scaled(whole, scale_log2)), sink_log2 = sink_in_base_2(sink);

@@ -3,6 +3,7 @@
 // contract/order.h's.
 #pragma once
 #include "contract/order.h"
+#include "contract/parts.h"
 #include "device/attn/lengths.cuh"
 
 namespace froghopper::attn {
@@ -10,19 +11,19 @@ namespace froghopper::attn {
 enum class TilesOf { q, kv };
 
 struct TileOfSequence {
-  int sequence;
-  Item item;  // its pair is the head
+  int sequence, head;
+  int number;  // of the item among those of its sequence and head
   Lengths lengths;
 };
 
 // How many items of one head a sequence has where an item is a kv tile.
 template <int TileRows>
 struct KvTilesOfSequence {
-  __device__ int operator()(const Lengths& rows) const { return (rows.seq_kv + TileRows - 1) / TileRows; }
+  __device__ int operator()(const Lengths& lengths) const { return (lengths.seq_kv + TileRows - 1) / TileRows; }
 };
 
-// Of the numbers that the lanes of a warp have: the sum of those up to this lane's, which is included.
-__device__ inline int sum_up_to_lane(int number) {
+// The inclusive prefix sum over the lanes of a warp: of the lanes' numbers up to this lane's.
+__device__ inline int warp_inclusive_sum(int number) {
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     const int below = __shfl_up_sync(~0u, number, step);
@@ -51,8 +52,8 @@ struct Sequences {
     const int lane = threadIdx.x % 32;
     for (; rank < ranks; start(next_rank))
       for (; group < sequences; group += 32) {
-        const int tiles = tiles_of_rank(group + lane);
-        const int up_to_mine = sum_up_to_lane(tiles);
+        const int tiles = look_at(group + lane);
+        const int up_to_mine = warp_inclusive_sum(tiles);
         const int up_to_last = __shfl_sync(~0u, up_to_mine, 31);
         if (number < (tiles_before + up_to_last) * heads) {
           const unsigned holders = __ballot_sync(~0u, number < (tiles_before + up_to_mine) * heads);
@@ -60,11 +61,13 @@ struct Sequences {
           const int together = max(0, in_sections - group), first = min(holder, together);
           const int before = tiles_before + __shfl_sync(~0u, up_to_mine - tiles, first);
           const int rest = number - before * heads;
-          if (holder >= together)
+          if (holder >= together) {
             found = of_those_together(rest, lane >= together ? tiles : 0);
-          else
-            found = {group + holder, item_in_sequence(rest, __shfl_sync(~0u, tiles, holder), heads, section),
-                     lengths(group + holder)};
+          } else {
+            const int sequence = group + holder;
+            const Item item = item_in_sequence(rest, __shfl_sync(~0u, tiles, holder), heads, section);
+            found = {sequence, item.pair, item.of_pair, lengths(sequence)};
+          }
           return true;
         }
         tiles_before += up_to_last;
@@ -82,21 +85,23 @@ struct Sequences {
   }
   // tiles: of this lane's sequence, if it is one of them.
   __device__ TileOfSequence of_those_together(int number, int tiles) const {
-    const Level its = level_at(number, heads, __reduce_max_sync(~0u, tiles),
-                               [&](int level) { return __reduce_add_sync(~0u, max(0, tiles - level)); });
-    const bool high = tiles >= its.level;
+    const Level found = level_at(number, heads, __reduce_max_sync(~0u, tiles),
+                                 [&](int level) { return __reduce_add_sync(~0u, max(0, tiles - level)); });
+    const bool high = tiles >= found.level;
     const unsigned all_high = __ballot_sync(~0u, high), lower_lanes = (1u << threadIdx.x % 32) - 1;
-    const bool holds = high && __popc(all_high & lower_lanes) == its.number / heads;
+    const bool holds = high && __popc(all_high & lower_lanes) == found.number / heads;
     const int sequence = group + __ffs(__ballot_sync(~0u, holds)) - 1;
-    return {sequence, {its.number % heads, its.level - 1}, lengths(sequence)};
+    return {sequence, found.number % heads, found.level - 1, lengths(sequence)};
   }
-  // Tiles of a sequence; 0 if it has another rank.
-  __device__ int tiles_of_rank(int sequence) {
+  // Reads the lengths of a sequence, and lowers next_rank to its rank if that comes later. Returns its tiles; 0 if it
+  // has another rank than the one that is handed out.
+  __device__ int look_at(int sequence) {
     int tiles = 0, its_rank = ranks;
     if (sequence < sequences) {
-      const Lengths rows = lengths(sequence);
-      tiles = count(rows);
-      if (tiles > 0) its_rank = Side == TilesOf::q ? rank_of(rows.seq_kv, seq_kv) : rank_of(rows.seq_q, seq_q);
+      const Lengths of_sequence = lengths(sequence);
+      tiles = count(of_sequence);
+      if (tiles > 0)
+        its_rank = Side == TilesOf::q ? rank_of(of_sequence.seq_kv, seq_kv) : rank_of(of_sequence.seq_q, seq_q);
     }
     next_rank = min(next_rank, __reduce_min_sync(~0u, its_rank > rank ? its_rank : ranks));
     return its_rank == rank ? tiles : 0;

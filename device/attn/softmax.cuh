@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/attn: softmax over the two rows a thread owns, in base 2. Scores arrive unscaled.
+// device/attn: softmax over the two rows a thread owns, in base 2. Scores arrive without the factor scale_log2. (Those
+// of ALiBi arrive in base 2, and the factor is 1; those of softcap arrive as a tanh: device/fwd/score_mod.cuh.)
 //
 // The row max, as the papers call what is subtracted before exp2, is a reference here: it lies at the row's maximum so
 // far or near it, and not always above it. Any reference gives the same result in exact arithmetic; it only has to
@@ -7,9 +8,10 @@
 //
 // exact_step() is the exact online softmax (Milakov and Gimelshein 2018): it moves the row max to the maximum so far,
 // or by a given offset above that. guarded_step() is the guarded one: it keeps the row max, so that the search for the
-// maximum leaves the inner loop, and the row sum, needed anyway, tells when the row max must move. Then the tile's
-// weights are divided by their largest; only if they left the range of fp32, exact_step() must have the tile's scores
-// again. docs/1-math.md shows that all of them give the same result for every input.
+// maximum leaves the inner loop, and the row sum, needed anyway, tells when the row max must move. (FlashAttention-4
+// also rescales only when it has to, its conditional rescaling; but it computes the maximum of every tile.) Then the
+// tile's weights are divided by their largest; only if they left the range of fp32, exact_step() must have the tile's
+// scores again. docs/1-math.md shows that all of them give the same result for every input.
 #pragma once
 #include "contract/softcap.h"
 #include "contract/split.h"
@@ -41,28 +43,39 @@ __device__ __forceinline__ float quad_sum(float v) {
 //   lost   the weights left the range of fp32, or a row is large: exact_step() must have the scores again
 enum class Fate { kept, moved, lost };
 
-// The largest values of a quad's two rows, at least `most`.
+// The largest values of this thread's columns of its two rows, at least `most`; and those of all columns.
 template <int Cols>
-__device__ __forceinline__ RowPair quad_most(const tile::Accum<Cols>& s, RowPair most) {
+__device__ __forceinline__ RowPair largest_of(const tile::Accum<Cols>& s, RowPair most) {
 #pragma unroll
   for (int i = 0; i < Cols / 2; ++i) {
-    float& m = (i & 2) ? most.bottom : most.top;
-    m = fmaxf(m, s.x[i]);
+    float& of_row = (i & 2) ? most.bottom : most.top;
+    of_row = fmaxf(of_row, s.x[i]);
   }
+  return most;
+}
+template <int Cols>
+__device__ __forceinline__ RowPair quad_most(const tile::Accum<Cols>& s, RowPair most) {
+  most = largest_of(s, most);
   return {quad_max(most.top), quad_max(most.bottom)};
 }
 
-// What O is multiplied by and the log of the denominator in natural units, once all tiles are in. sink: one more logit
-// of the row; -inf: none; share: its weight. A row that saw no key has 0, and the sink alone in its denominator.
+// The sum of a large row is negated (PartOfRow, contract/split.h), so that no register is spent on a flag; -0 too,
+// for a thread may have no share of the sum.
+__device__ __forceinline__ bool is_large(float sum) { return __float_as_int(sum) < 0; }
+
+// What O is multiplied by and the log of the denominator in natural units, once all tiles are in. The sink is one
+// more logit of the row, -inf if there is none; sink_weight is its weight after the division. A row that saw no key
+// has inverse = 0, and the sink alone in its denominator.
 struct Finish {
-  float inverse, lse, share;
+  float inverse, lse, sink_weight;
 };
 
-// In base 2 numbers up to fp32's largest may be infinite, of which a difference is none. NaN stays.
+// Multiplied by log2(e), a large finite number may become infinite, and the difference of two infinities is NaN. So
+// it is clamped to the finite numbers. NaN stays NaN.
 __device__ __forceinline__ float finite(float row_max) {
   return ptx::max_or_nan(ptx::min_or_nan(row_max, tile::largest), -tile::largest);
 }
-__device__ __forceinline__ float sink_in_base_2(float sink) {  // -inf stays too
+__device__ __forceinline__ float sink_in_base_2(float sink) {  // -inf, which is no sink, stays -inf
   return ptx::min_or_nan(__fmul_rn(sink, tile::log2e), tile::largest);
 }
 // The log of a sum is not below that of a summand. Rounding would put it there, and above 2.3e38 base 2 has ended.
@@ -98,8 +111,9 @@ struct OnlineSoftmax {
   static constexpr float max_offset = 3.f;
   static constexpr int few_keys = 64;
   static constexpr float max_offset_again = 0.f;  // of a row whose weights are lost
-  // A partial sum up to which weights can be divided: finite, also with the sum so far, at most 2^32. The exponents
-  // of such weights, below 128, were rounded to 2^-18, less than the scores themselves where these are as large.
+  // A partial sum up to which weights are divided by their largest instead of being computed again. Such weights are
+  // finite, and so is the sum with what was summed before, which is at most 2^32. Their exponents are below 128, so
+  // they were rounded by at most 2^-18, as scores of that size are themselves.
   static constexpr float movable = 0x1p100f;
   // A row max beyond this, 710 in natural units, is subtracted before the scores are scaled: rounding the product
   // would put a factor on all weights of the row, up to 2^(2^-14) here and out of range from 2^31 on, and the rounding
@@ -109,8 +123,7 @@ struct OnlineSoftmax {
   float scale_log2;
   // The reference of each row, times scale_log2; in large rows (large_magnitude) without that factor.
   RowPair row_max = {-tile::inf, -tile::inf};
-  // Of 2^(scale_log2 s - row_max), over this thread's columns only until complete(). In large rows it is negated, so
-  // that no register is spent on a flag.
+  // Of 2^(scale_log2 s - row_max), over this thread's columns only until complete(). Negated in large rows: is_large().
   RowPair sum = {0.f, 0.f};
 
   // Exact: where the maximum of the tile plus `above` exceeds the row max, that becomes the row max. Returns the
@@ -169,7 +182,7 @@ struct OnlineSoftmax {
   // hundreds of cycles.
   __device__ void complete() { sum = {of_quad(sum.top), of_quad(sum.bottom)}; }
 
-  // o_scale: what O is to be multiplied by besides, with 8-bit K and V.
+  // The second argument is o_scale of the softmaxes of 8-bit K and V, what O is to be multiplied by besides; 1 here.
   __device__ Finish finish_top(float sink, float /*o_scale*/ = 1.f) const {
     return finish_row(row_max.top, sum.top, sink);
   }
@@ -189,9 +202,6 @@ struct OnlineSoftmax {
 
  protected:
   static __device__ float of_quad(float my_sum) { return copysignf(quad_sum(fabsf(my_sum)), my_sum); }
-  static __device__ bool is_large(float sum) {
-    return __float_as_int(sum) < 0;
-  }  // -0 too: a thread may have no share
 
   // Rounded by itself: fused into a difference, it would be another number there.
   __device__ float scaled(float score) const { return __fmul_rn(score, scale_log2); }
@@ -254,19 +264,19 @@ __device__ __forceinline__ void cap(tile::Accum<Cols>& s, Scale cap_scale) {
 #pragma unroll
   for (int i = 0; i < Cols / 2; ++i) {
     const float half = ptx::rcp_approx(ptx::ex2_approx(s.x[i] * of_row(cap_scale, i & 2)) + 1.f);
-    s.x[i] = __fmaf_rn(-2.f, half, 1.f);  // said so, as 1 - 2 half it would be two additions
+    s.x[i] = __fmaf_rn(-2.f, half, 1.f);  // spelled out: of 1 - 2 half the compiler makes two additions
   }
 }
 
 // The same, by a polynomial where all scores of the warp are small enough: contract/softcap.h.
 template <int Cols>
-__device__ __forceinline__ void cap(tile::Accum<Cols>& s, float cap_scale, const SoftcapParams& its) {
+__device__ __forceinline__ void cap(tile::Accum<Cols>& s, float cap_scale, const SoftcapParams& params) {
   float most = 0.f;
 #pragma unroll
   for (int i = 0; i < Cols / 2; ++i) most = fmaxf(most, fabsf(s.x[i]));
-  if (!__all_sync(~0u, most <= its.bound)) return cap(s, cap_scale);
+  if (!__all_sync(~0u, most <= params.bound)) return cap(s, cap_scale);
 #pragma unroll
-  for (int i = 0; i < Cols / 2; ++i) s.x[i] = tanh_of(s.x[i], its);
+  for (int i = 0; i < Cols / 2; ++i) s.x[i] = tanh_of(s.x[i], params);
 }
 
 // Of 8-bit K and V that were dequantised before and have one scale each: K's is in scale_log2, V's is the scale of O.
@@ -280,7 +290,7 @@ struct OneScaleSoftmax : OnlineSoftmax {
 
  protected:
   static __device__ Finish with_scale(float o_scale, Finish row) {
-    return {row.inverse * o_scale, row.lse, row.share};
+    return {row.inverse * o_scale, row.lse, row.sink_weight};
   }
 };
 

@@ -20,8 +20,11 @@
 //           DqOrderSignaller  warp 2; says that they have.
 //           Consumer          warpgroups 1 and 2; WGMMA, weights, gradients.            240 registers
 //                             Its M tile is a template argument: it keeps every shared address out of the registers.
-// Order     q tiles from first to last, one query head after the other; where heads share keys under a causal mask, or
-//           adds have an order, also tile by tile for all heads, or from last to first (Traversal, schedule.cuh).
+// Order     The iterations of an item come in one of three orders (Traversal, q_tile_sequence.cuh):
+//             by_heads     all q tiles of one query head, from first to last, then those of the next head
+//             first_last   q tile by q tile, from first to last, each for all query heads
+//             last_first   likewise, from last to first
+//           The latter two where query heads share keys under a causal mask, or where adds to grad_q have an order.
 //           An iteration whose rows do not all attend to all keys of the M tile carries a mask; so does the first one
 //           of an item, which has no other form. Where they attend to none, its Consumer gives zeros for dS and
 //           computes nothing.
@@ -35,7 +38,12 @@
 //           Producers sleep while they wait: their questions would take that bandwidth too.
 //           The proxy fence compiles to MEMBAR.ALL.CTA, which also waits for the reductions of the iteration before. So
 //           the ProxyFencer stands there, or a Consumer after grad_k is issued.
-// Barriers  item_ring       full: the Dispatcher has written it; empty: one arrival per Loader, ProxyFencer,
+// Launches  delta, this kernel and grad_q overlap (device/ptx/launch.cuh). This one lets grad_q start at once, for that
+//           waits before it reads anything. What it does itself before delta has ended: it finds items (lengths,
+//           tickets, slopes), and it loads K, V and grad_o, none of which delta writes. With a gate delta does write
+//           the grad_o that is loaded here: then the host launches this kernel without overlap (src/plan/backward.cpp).
+// Barriers  (mbarriers; there are no named ones)
+//           item_ring       full: the Dispatcher has written it; empty: one arrival per Loader, ProxyFencer,
 //                           DqOrderWaiter, DqOrderSignaller and, when its item is over, Consumer warp
 //           draw_now        one arrival an item, by Q's Loader near its end; the Dispatcher waits for it before it
 //                           draws the next ticket. As in device/fwd/forward.cuh.
@@ -47,10 +55,11 @@
 //           ds_ring         full: one arrival by the ProxyFencer, behind its fence, or per Consumer warp, behind its
 //                           own, and in deterministic variants by the DqOrderWaiter: this iteration's grad_q may be
 //                           added. empty: one per Consumer warp, after its share of grad_q has retired
-//           The last four advance once an iteration. Nobody can wait for itself: a Consumer in iteration t has given
-//           back Q and grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1, which the other gives without
-//           waiting for anything but loads and dS of t - 3; nor does the ProxyFencer, between them. Where it asks ahead
-//           it also waits in iteration t for Q of t + 1, which comes when the other has ended t - 1. Deterministic:
+//           q_ring, do_ring, ds_stored and ds_ring advance once an iteration. The waits form no cycle: a Consumer in
+//           iteration t has given back Q and grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1, which the
+//           other gives without waiting for anything but loads and dS of t - 3; the ProxyFencer, between them, adds no
+//           other wait. A Consumer that asks ahead also waits in iteration t for Q of t + 1, which comes when the other
+//           has ended t - 1. Deterministic variants only:
 //           last_added      full: one arrival per Consumer warp, an item's last adds are issued. Of all other
 //                           iterations the DqOrderSignaller knows it when Q of the iteration after is given back.
 //           seen_ring       empty: the DqOrderSignaller has seen that an iteration's adds are issued. The DqOrderWaiter
@@ -59,10 +68,16 @@
 // Shared    k, v[1 or 2] | q[stages] | grad_o[stages] | ds[2] | lse, delta[stages] | items[2] | rings; gradients go
 //           from registers to global memory
 #pragma once
+#include "contract/bwd_params.h"
+#include "contract/bwd_variant.h"
+#include "contract/fields.h"
 #include "device/attn/element.cuh"
 #include "device/bwd/consumer.cuh"
+#include "device/bwd/dq_sum.cuh"
 #include "device/bwd/policy.cuh"
 #include "device/bwd/producers.cuh"
+#include "device/bwd/schedule.cuh"
+#include "device/bwd/weights.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
@@ -76,7 +91,7 @@ namespace froghopper::bwd {
 template <BwdVariant V>
 struct Backward {
   static constexpr BwdVariant variant = V;
-  static_assert(why_invalid(V) == nullptr && !bwd_is_wide(V));
+  static_assert(why_invalid(V) == nullptr && !bwd_has_two_ctas(V));
 
   using T = typename attn::Element<V.dtype>::type;
   using QTile = tile::SharedTile<V.tiles.q, V.dims.qk>;
@@ -129,13 +144,13 @@ struct Backward {
   static constexpr int smem_bytes = bwd_smem_bytes(V);
   static_assert(sizeof(Smem) == smem_bytes);
 
-  // The compiler calls what is as large unless told so, and of products in flight over a call it makes one after the
-  // other (C7510).
+  // Forced in line: the compiler would make a function call of it, and ptxas serialises wgmma where products are in
+  // flight over a call (its advisory C7510).
   static __device__ __forceinline__ void run(const BwdParams& params) {
     extern __shared__ __align__(1024) char smem_memory[];
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     init_barriers(smem);
-    ptx::let_next_kernel_start();
+    ptx::let_next_kernel_start();  // at once: grad_q.cuh waits before it reads anything
 
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp < 4) {

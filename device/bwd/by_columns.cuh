@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward attention on Hopper, head dims above 256: as wide.cuh, but not even one gradient of 64 keys fits a
+// Backward attention on Hopper, head dims above 256: as by_keys.cuh, but not even one gradient of 64 keys fits a
 // consumer, so the two CTAs of a cluster have the same keys and half of the columns of every tensor each. The consumers
 // themselves are in consumers_by_columns.cuh.
 //
@@ -7,28 +7,37 @@
 //           the same in both CTAs. Half of the columns give half of the sum that a score is, and half of dP: the CTAs
 //           send each other these halves in fp32, and then both have all of S and dP, bit for bit the same. From there
 //           on nobody needs the other: each CTA has the gradients of its columns.
-// Roles     Dispatcher, Loaders, DqOrderWaiter, DqOrderSignaller, GradV and GradK as in wide.cuh.       24 registers,
-//           consumers 240 GradV has S^T, the weights, grad_v; GradK has dP^T, dS, grad_k. Of grad_q, whose columns are
-//           3 or 4 panels in a CTA, each adds half, a panel and what is left one after the other.
+// Roles     Dispatcher, Loaders, DqOrderWaiter, DqOrderSignaller, GradV and GradK as in by_keys.cuh. GradV has S^T, the
+//           weights, grad_v; GradK has dP^T, dS, grad_k. Of grad_q, whose columns are 3 or 4 panels in a CTA, each
+//           adds half, in two steps: first a panel, then what is left.
+//           Registers of a thread: 24 in warpgroup 0, 240 of a consumer.
 // Order     as backward.cuh
-// Overlap   GradV runs ahead, and grad_q is multiplied one iteration late, as in wide.cuh. While a consumer waits for
-//           the other CTA's half, the other consumer multiplies.
-// Barriers  item_ring, draw_now, number_here, k_ring, v_ring, q_ring, do_ring, last_added, seen_ring as wide.cuh
+// Overlap   GradV runs ahead, and grad_q is multiplied one iteration late, as in by_keys.cuh. While a consumer waits
+//           for the other CTA's half, the other consumer multiplies.
+// Launches  as backward.cuh
+// Barriers  item_ring, draw_now, number_here, k_ring, v_ring, q_ring, do_ring, last_added, seen_ring as by_keys.cuh
 //           ds_ring         full: GradK's dS is in place, one arrival behind the fences of its warps; empty: one per
 //                           warp of both consumers, after its shares of grad_q have retired. The DqOrderWaiter as in
-//                           wide.cuh.
+//                           by_keys.cuh.
 //           s_here, dp_here full by the bytes of the other CTA's half; a thread that waits for them says how many
 //           weights_here    one arrival per GradV warp: the weights are in the place of the half of S
 //           peer_room       one arrival per warp of the peer's GradK: it has read the weights and the half of dP of
 //                           this iteration, so that the halves of the next one may be sent
 //           In iteration t a consumer waits for loads, for the peer's half of iteration t, and, before it sends its
 //           own, for the peer's GradK to have read what came in iteration t - 1; of this CTA that one needs only what
-//           was sent in iteration t - 1. So nobody waits for himself. The half of S becomes the weights thread by
+//           was sent in iteration t - 1. So the waits form no cycle. The half of S becomes the weights thread by
 //           thread, and the next one comes when GradK has read them.
-// Shared    k | v | q[2] | grad_o[2, or 3 halves] | ds[2] | halves of S, then weights | halves of dP | lse, delta[2]
-//           | iterations[2] | items[2] | rings
+//           Named barrier 1: GradK's warps, when dS is in place.
+// Shared    k | v | q[stages] | grad_o[stages; 3 of half the columns with two slices] | ds[2] | halves of S, then
+//           weights | halves of dP | lse, delta[stages] | iterations[stages] | items[2] | rings
 #pragma once
+#include "contract/bwd_params.h"
+#include "contract/bwd_variant.h"
 #include "device/bwd/consumers_by_columns.cuh"
+#include "device/bwd/producers.cuh"
+#include "device/bwd/q_loops_of_two_ctas.cuh"
+#include "device/bwd/schedule.cuh"
+#include "device/bwd/two_ctas.cuh"
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/mbarrier.cuh"
@@ -74,7 +83,7 @@ struct ByColumns : TwoCtas<V> {
   static constexpr int smem_bytes = bwd_smem_bytes(V);
   static_assert(sizeof(Smem) == smem_bytes);
 
-  // Told to be in line as in backward.cuh.
+  // Forced in line, as in backward.cuh.
   static __device__ __forceinline__ void run(const BwdParams& params) {
     extern __shared__ __align__(1024) char smem_memory[];
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);

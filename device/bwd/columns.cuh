@@ -21,9 +21,9 @@ struct Share {
 
 // The first column of it in this CTA. The fields are read as constants: through a member function of a template
 // argument they would be loads from global memory, in front of every iteration's adds.
-template <Share Its>
+template <Share Columns>
 __device__ __forceinline__ int first_column() {
-  constexpr int first = Its.first, step = Its.step;
+  constexpr int first = Columns.first, step = Columns.step;
   if constexpr (step == 0) return first;
   return first + step * static_cast<int>(ptx::cta_in_cluster());
 }

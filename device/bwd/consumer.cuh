@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/bwd: the Consumer of backward.cuh, whose banner says how the roles act together: the main loop over the Q
+// device/bwd: the Consumer of backward.cuh, whose head says how the roles act together: the main loop over the Q
 // tiles of one M tile of keys. Kernel is Backward of a variant. The register tiles are locals of run() and arguments of
 // every step, never fields: see device/fwd/consumer.cuh.
 #pragma once
+#include "contract/bwd_params.h"
+#include "contract/bwd_variant.h"
+#include "contract/types.h"
+#include "device/bwd/columns.cuh"
 #include "device/bwd/dq_sum.cuh"
 #include "device/bwd/epilogue.cuh"
 #include "device/bwd/q_loop.cuh"
+#include "device/bwd/schedule.cuh"
+#include "device/bwd/score_mod.cuh"
 #include "device/bwd/weights.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/shared_memory.cuh"
 #include "device/ptx/types.cuh"
 #include "device/ptx/wgmma.cuh"
 #include "device/tile/accum.cuh"
 #include "device/tile/mma.cuh"
-#include "device/tile/ring.cuh"
 
 namespace froghopper::bwd {
 
@@ -34,23 +40,26 @@ struct Consumer {
   static constexpr bool asks_ahead = Policy::asks_ahead, has_proxy_fencer = Policy::has_proxy_fencer,
                         keeps_addresses = Policy::keeps_addresses, transposed = Kernel::transposed;
 
-  // A kv tile's q tiles are those that attend to a key of it. The first of them may see nothing of the second M tile,
-  // and where keys are forgotten the last of them nothing of the first one, if they have no more rows than that has
-  // keys. With det it was 2 % slower.
+  // Whether an iteration may have no score of this M tile. A kv tile's q tiles are those of which a row attends to a
+  // key of the tile. Under a mask the first of them may attend to no key of M tile 1, and under a window the last of
+  // them to none of M tile 0: both only where a q tile has no more rows than an M tile has keys. Deterministic
+  // variants do not ask: it made them 2 % slower.
   static constexpr bool may_be_fully_masked =
       V.tiles.q == m_tile_rows && !V.deterministic && (number == 1 ? V.mask != Mask::none : V.mask == Mask::window);
 
   const BwdParams& params;
   typename Kernel::Smem& smem;
-  unsigned items = 0;         // taken so far: gives stage and phase of the item, K and V rings
+  ptx::u32 items = 0;         // taken so far: gives stage and phase of the item, K and V rings
   ptx::u32 now = 0;           // iterations so far: gives those of the dS ring
   ptx::u32 q_loops = 0;       // deterministic only: items with iterations so far
   int left = 0;               // iterations of this item, with this one; asks_ahead only
   typename Kernel::QStage q;  // of Q and of grad_o
+  // This Consumer's piece of grad_q: 64 of the columns; or, where a q tile has 128 rows, 64 of the rows. The pieces
+  // of a tile lie one after the other as columns do, so a Share names piece `number` in either case.
   DqSum<V, Share{number * panel_columns, panel_columns}> dq_sum{params};
   // This thread's, in the first stage of dS and in a piece of grad_q.
-  ptx::u32 ds_address = ptx::computed_here(tile::transposed_address(smem.ds[0], 0, (number * m_tile_rows)));
-  ptx::u32 dq_offset = ptx::computed_here(dq_sum.offset());
+  ptx::u32 ds_address = ptx::opaque(tile::transposed_address(smem.ds[0], 0, (number * m_tile_rows)));
+  ptx::u32 dq_offset = ptx::opaque(dq_sum.offset());
 
   __device__ void run() {
     Scores s, dp;
@@ -59,7 +68,7 @@ struct Consumer {
     ptx::wait_for_earlier_kernels();
     while (true) {
       smem.item_ring.wait(items);
-      if (item().none()) return;
+      if (item().is_end()) return;
       dk.clear();
       dv.clear();
       smem.k_ring.wait(items);
@@ -76,15 +85,13 @@ struct Consumer {
 
   __device__ __forceinline__ KTile& k() const { return here(smem.k[kv_stage()]); }
   __device__ __forceinline__ VTile& v() const { return here(smem.v[kv_stage()]); }
-  // The tile itself. Its place depends on the iteration, for all that the compiler knows.
+  // The tile itself. For all that the compiler knows its address depends on the iteration.
   template <class Tile>
   __device__ __forceinline__ Tile& here(Tile& tile) const {
     if constexpr (!keeps_addresses) return tile;
     return *reinterpret_cast<Tile*>(reinterpret_cast<char*>(&tile) + (now & params.zero));
   }
-  __device__ int kv_stage() const {
-    return Kernel::kv_stages == 1 ? 0 : ptx::computed_here(Kernel::KvRing::stage(items));
-  }
+  __device__ int kv_stage() const { return Kernel::kv_stages == 1 ? 0 : ptx::opaque(Kernel::KvRing::stage(items)); }
   __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
   __device__ int first_key() const { return Kernel::first_key(item()) + number * m_tile_rows; }
 
@@ -108,7 +115,7 @@ struct Consumer {
   __device__ __forceinline__ void masked_q_iteration(bool large, Scores& s, Scores& dp, GradK& dk, GradV& dv) {
     if constexpr (may_be_fully_masked) {
       q.wait(smem.q_ring);
-      if (mask_range().is_fully_masked(smem.q_iterations[q.stage].q_tile, first_key()))
+      if (key_mask().is_fully_masked(smem.q_iterations[q.stage].q_tile, first_key()))
         return fully_masked_q_iteration<First>();
     }
     q_iteration</*Masked=*/true, First>(large, s, dp, dk, dv);
@@ -149,22 +156,22 @@ struct Consumer {
     q.wait(smem.do_ring);
     tile::mma_abt<T>(dp, v(), number * m_tile_rows, smem.grad_o[stage]);  // dP^T
     // Here what it reads comes while S is computed; before the products are issued there is no register for it.
-    const ScoreMod<V> score_mod = mask_range().score_mod(key(), smem.q_iterations[stage]);
+    const ScoreMod<V> score_mod = key_mask().score_mod(key(), smem.q_iterations[stage]);
     ptx::wgmma_wait<1>();  // S is ready, dP is not
     const typename Kernel::DeltaValues delta(smem.rows[stage].delta());
     if constexpr (Masked)
-      Weigh<V, true>{params, score_mod, large, mask_range().masked_out(key(), smem.q_iterations[stage].q_tile)}
+      Weigh<V, true>{params, score_mod, large, key_mask().masked_out(key(), smem.q_iterations[stage].q_tile)}
           .template run<T>(s, p, lse);
     else
       Weigh<V, false>{params, score_mod}.template run<T>(s, p, lse);
-    tile::mma_ab<T>(dv, p, smem.grad_o[stage]);
+    tile::mma_ab_add<T>(dv, p, smem.grad_o[stage]);
     ptx::wgmma_wait<1>();  // dP is ready, grad_v in flight
     to_ds(s, dp, delta);
     tile::round_to<T>(ds, s);
     smem.ds_ring.wait_room(now);
     store_ds(ds);
     if constexpr (!First) multiply_dq(dq, now - 1);
-    tile::mma_ab<T>(dk, ds, smem.q[stage]);
+    tile::mma_ab_add<T>(dk, ds, smem.q[stage]);
     publish_ds();
     ptx::wgmma_wait<1>();  // grad_v and grad_q are ready, grad_k in flight
     q.release(smem.do_ring);
@@ -193,12 +200,12 @@ struct Consumer {
     add_dq(dq);
     if constexpr (V.deterministic) {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) smem.last_added.announce(q_loops);
+      if (threadIdx.x % 32 == 0) smem.last_added.arrive_full(q_loops);
       ++q_loops;
     }
   }
 
-  __device__ __forceinline__ MaskRange<V> mask_range() const { return MaskRange<V>(params, item().lengths); }
+  __device__ __forceinline__ KeyMask<V> key_mask() const { return KeyMask<V>(params, item().lengths); }
   __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
 
   __device__ __forceinline__ void store_ds(const Weights& ds) {
@@ -218,11 +225,11 @@ struct Consumer {
     if constexpr (!has_proxy_fencer) {
       ptx::fence_proxy_async_shared();
       __syncwarp();
-      if (threadIdx.x % 32 == 0) smem.ds_ring.announce(now);
+      if (threadIdx.x % 32 == 0) smem.ds_ring.arrive_full(now);
     }
   }
 
-  __device__ __forceinline__ void multiply_dq(DqPiece& dq, unsigned of) {
+  __device__ __forceinline__ void multiply_dq(DqPiece& dq, ptx::u32 of) {
     DsTile& ds = smem.ds[smem.ds_ring.stage(of)];
     smem.ds_ring.wait(of);
     if constexpr (transposed)

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/bwd: the iterations of the consumers of by_columns.cuh, whose banner says how they act together. Kernel is
+// device/bwd: the iterations of the consumers of by_columns.cuh, whose head says how they act together. Kernel is
 // ByColumns of a variant.
 #pragma once
+#include "contract/bwd_variant.h"
+#include "contract/types.h"
+#include "device/bwd/columns.cuh"
 #include "device/bwd/dq_sum.cuh"
-#include "device/bwd/q_loops_of_wide.cuh"
+#include "device/bwd/q_loops_of_two_ctas.cuh"
+#include "device/bwd/score_mod.cuh"
+#include "device/bwd/weights.cuh"
 #include "device/ptx/barrier.cuh"
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/mbarrier.cuh"
+#include "device/ptx/shared_memory.cuh"
 #include "device/ptx/types.cuh"
 #include "device/ptx/wgmma.cuh"
 #include "device/tile/accum.cuh"
@@ -18,8 +24,8 @@ namespace froghopper::bwd {
 
 // number: 0 or 1.
 template <class Kernel, int number>
-struct ConsumerByColumns : ConsumerOfWide<Kernel> {
-  using Base = ConsumerOfWide<Kernel>;
+struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
+  using Base = ConsumerOfTwoCtas<Kernel>;
   using Base::V, Base::params, Base::smem, Base::now;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
@@ -33,30 +39,30 @@ struct ConsumerByColumns : ConsumerOfWide<Kernel> {
   __device__ ptx::u32 parity() const { return now & 1; }
 
   // Adds to this CTA's half of a sum the other one's, which goes the same way there.
-  __device__ __forceinline__ void complete(Scores& half, InRegisterOrder<Scores>& place, ptx::u64* here) {
-    const ptx::u32 thread = place.thread();
+  __device__ __forceinline__ void complete(Scores& half, InRegisterOrder<Scores>& theirs, ptx::u64* here) {
+    const ptx::u32 thread = theirs.thread();
     ptx::mbarrier_wait(&smem.peer_room, parity() ^ 1);
-    const ptx::u32 to = ptx::smem_addr_at(&place.x[0][thread], Kernel::peer()),
+    const ptx::u32 to = ptx::smem_addr_at(&theirs.x[0][thread], Kernel::peer()),
                    bar = ptx::smem_addr_at(here, Kernel::peer());
 #pragma unroll
-    for (int i = 0; i < place.groups; ++i)
-      ptx::st_async_v4_f32(to + i * sizeof place.x[0], bar, half.x[4 * i], half.x[4 * i + 1], half.x[4 * i + 2],
+    for (int i = 0; i < theirs.groups; ++i)
+      ptx::st_async_v4_f32(to + i * sizeof theirs.x[0], bar, half.x[4 * i], half.x[4 * i + 1], half.x[4 * i + 2],
                            half.x[4 * i + 3]);
-    if (thread == 0) ptx::mbarrier_arrive_expect_tx(here, sizeof place);
+    if (thread == 0) ptx::mbarrier_arrive_expect_tx(here, sizeof theirs);
     ptx::mbarrier_wait(here, parity());
-    place.add_to(half);
+    theirs.add_to(half);
   }
 
   // dq = dS of the iteration before x K.
-  template <Share Its>
-  __device__ __forceinline__ void multiply_dq(tile::Accum<Its.count>& dq) {
-    constexpr int col = Its.first;
+  template <Share Columns>
+  __device__ __forceinline__ void multiply_dq(tile::Accum<Columns.count>& dq) {
+    constexpr int col = Columns.first;
     tile::mma_ab<T>(dq, smem.ds[smem.ds_ring.stage(now - 1)], 0, smem.k[0], col);
   }
 
-  template <Share Its>
-  __device__ __forceinline__ void add_dq(const tile::Accum<Its.count>& dq) {
-    const DqSum<V, Its> sum{params, dq_sum.tile};
+  template <Share Columns>
+  __device__ __forceinline__ void add_dq(const tile::Accum<Columns.count>& dq) {
+    const DqSum<V, Columns> sum{params, dq_sum.tile};
     sum.add(dq, sum.offset());
   }
 
@@ -102,18 +108,18 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
     q.wait(smem.q_ring);
     const EarlyRowValues<bwd_rows_float4_interleaved(V)> lse(smem.rows[stage].lse());
     tile::mma_abt<T>(s, smem.k[0], 0, smem.q[stage]);  // S^T
-    const ScoreMod<V> score_mod = this->mask_range().score_mod(this->key(), smem.q_iterations[stage]);
+    const ScoreMod<V> score_mod = this->key_mask().score_mod(this->key(), smem.q_iterations[stage]);
     ptx::wgmma_wait<0>();
     this->complete(s, smem.s, &smem.s_here);
     if constexpr (Masked)
       Weigh<V, true>{params, score_mod, large,
-                     this->mask_range().masked_out(this->key(), smem.q_iterations[stage].q_tile)}
+                     this->key_mask().masked_out(this->key(), smem.q_iterations[stage].q_tile)}
           .template run<T>(s, p, lse);
     else
       Weigh<V, false>{params, score_mod}.template run<T>(s, p, lse);
     hand_over(s);
 #pragma unroll
-    for (int i = 0; i < slices; ++i) tile::mma_ab<T>(dv[i], p, this->slice_of_do(i));
+    for (int i = 0; i < slices; ++i) tile::mma_ab_add<T>(dv[i], p, this->slice_of_do(i));
     if constexpr (!First) {
       tile::Accum<panel.count> dq;
       smem.ds_ring.wait(now - 1);
@@ -133,7 +139,7 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
     ++now;
   }
 
-  // In the place of the other CTA's half of S, from which this thread has read what it writes over.
+  // Where the other CTA's half of S lies, from which this thread has read what it writes over.
   __device__ __forceinline__ void hand_over(const Scores& weights) {
     smem.s.put(weights);
     __syncwarp();
@@ -174,13 +180,13 @@ struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
       tile::Accum<panel.count> dq;
       smem.ds_ring.wait(now - 1);
       this->template multiply_dq<panel>(dq);
-      tile::mma_ab<T>(dk, ds, smem.q[stage]);
+      tile::mma_ab_add<T>(dk, ds, smem.q[stage]);
       publish_ds();
       ptx::wgmma_wait<1>();  // grad_q is ready, grad_k in flight
       this->template add_dq<panel>(dq);
       this->add_others();
     } else {
-      tile::mma_ab<T>(dk, ds, smem.q[stage]);
+      tile::mma_ab_add<T>(dk, ds, smem.q[stage]);
       publish_ds();
     }
     dq_sum.remember(smem.q_iterations[stage]);
@@ -205,7 +211,7 @@ struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
   __device__ __forceinline__ void publish_ds() {
     ptx::fence_proxy_async_shared();
     ptx::warpgroup_sync(1);
-    if (threadIdx.x % warpgroup == 0) smem.ds_ring.announce(now);
+    if (threadIdx.x % warpgroup == 0) smem.ds_ring.arrive_full(now);
   }
 };
 

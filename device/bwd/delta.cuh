@@ -6,6 +6,11 @@
 //
 // Work      one CTA = one q tile of one head, as the workspace counts them (QTiles, contract/bwd_params.h)
 // Roles     dim_v / 8 neighbouring threads, 32 at most, = one row, 16 bytes of every 256 columns of it each
+// Order     rows of a tile in any order; sums in the same order in every run
+// Launches  It waits for the kernels before it, which may have written any of its tensors, and only then lets the
+//           backward kernel start, whose producers read tensors, lengths and tickets before they wait for this one
+//           (backward.cuh, Launches). Nothing else in it runs beside another kernel.
+// Barriers  one __syncthreads, in sum_of_cta(), where there is a sink
 // Padding   rows that do not exist, and rows that saw no key (lse = -inf), get lse = +inf and delta = 0: every weight
 //           of such a row is 2^-inf = 0. The rows of grad_o that do not exist arrive as zeros in the next kernel. The
 //           gate of a row that attends to no key, by index, is not read: its gradients are 0.
@@ -14,6 +19,8 @@
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
 #include "contract/mask.h"
+#include "contract/parts.h"
+#include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/attn/gate.cuh"
 #include "device/attn/lengths.cuh"
@@ -49,14 +56,16 @@ struct Delta {
     extern __shared__ __align__(16) char smem_memory[];
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     ptx::wait_for_earlier_kernels();
-    ptx::let_next_kernel_start();  // not before: the next one reads q, k and v at once
+    // Not before this kernel's own wait: before the backward kernel waits it loads q, k, v and, where there is no gate,
+    // grad_o, reads lengths and slopes, and draws tickets.
+    ptx::let_next_kernel_start();
     const int number = blockIdx.x;
     if constexpr (V.gated && V.ragged) {
       clear_unused(params);
-      if (number >= params.place.tiles * params.place.heads_q) return;  // there are rows, but no sequence
+      if (number >= params.q_tiles.tiles * params.q_tiles.heads_q) return;  // there are rows, but no sequence
     }
     const TileOfQ tile =
-        find_tile(params.ragged, params.place, params.sequences, params.seq_q, params.tile_q, V.ragged, number);
+        find_tile(params.ragged, params.q_tiles, params.sequences, params.seq_q, params.tile_q, V.ragged, number);
     clear(params, number);
     const int lane = threadIdx.x % lanes;
     float sink_share = 0.f;
@@ -154,7 +163,7 @@ struct Delta {
     const int in_row = params.dim_v / 8;  // units
     attn::each_unused_row(ragged.cu_q, ragged.used_q, params.sequences, params.seq_q, ragged.total_q,
                           [&](int batch, int row) {
-                            for (int i = threadIdx.x; i < params.place.heads_q * in_row; i += threads)
+                            for (int i = threadIdx.x; i < params.q_tiles.heads_q * in_row; i += threads)
                               *address(params.grad_gate, {i / in_row, batch}, row, i % in_row) = {0, 0, 0, 0};
                           });
   }
@@ -173,7 +182,7 @@ struct Delta {
     const float lse_log2 = attends ? ptx::min_or_nan(lse * tile::log2e, tile::largest) : tile::inf;
     const float delta = attends ? dot - (params.grad_lse.data ? number_of(params.grad_lse) : 0.f) : 0.f;
     float* to = params.rows + static_cast<long long>(number) * 2 * params.tile_q +
-                place_of_row(params.float4_interleaved, row);
+                index_of_row(params.float4_interleaved, row);
     to[0] = lse_log2;
     to[params.tile_q] = delta;
     if (attends && fabsf(lse_log2) > large_lse) *params.large = params.tag;

@@ -5,6 +5,7 @@
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
+#include "contract/types.h"
 #include "device/bwd/columns.cuh"
 #include "device/bwd/schedule.cuh"
 #include "device/ptx/reduce.cuh"
@@ -27,28 +28,28 @@ constexpr bool dq_transposed(int tile_q, int dim_qk) { return tile_q == m_tile_r
 // The tile of grad_q, in the workspace, of one q tile and head.
 template <BwdVariant V>
 __device__ int dq_tile(const BwdParams& params, const WorkItem& item, int head, int q_tile) {
-  return (item.q.first_tile + q_tile) * params.place.heads_q + head;
+  return (item.q.first_tile + q_tile) * params.q_tiles.heads_q + head;
 }
 
 // One consumer's way to its share of a tile, one iteration late: what it adds belongs to the iteration before. Where
 // CTAs add in order the first one writes, so that there need be no zeros.
-template <BwdVariant V, Share Its>
+template <BwdVariant V, Share Columns>
 struct DqSum {
   const BwdParams& params;
   int tile = 0;  // of the iteration before, as QIteration has it
 
-  using Accum = tile::Accum<Its.count>;
+  using Accum = tile::Accum<Columns.count>;
   static constexpr int floats = dq_floats(V.tiles.q, V.dims.qk);
 
-  __device__ __forceinline__ void remember(const QIteration& dq_semaphore) { tile = dq_semaphore.dq_tile; }
+  __device__ __forceinline__ void remember(const QIteration& q_iteration) { tile = q_iteration.dq_tile; }
 
   // Of a group of 4 accumulators, this thread's offset.
   static __device__ __forceinline__ ptx::u32 offset() { return ptx::thread_here() % warpgroup * 4; }
 
   __device__ __forceinline__ void add(const Accum& dq, ptx::u32 offset) const {
-    const bool first = V.deterministic && tile < 0;
+    const bool first = V.deterministic && tile < 0;  // marked_tile()
     float* to = params.dq_sum + static_cast<long long>(first ? ~tile : tile) * floats +
-                first_column<Its>() / 8 * dq_group_stride + offset;
+                first_column<Columns>() / 8 * dq_group_stride + offset;
     if (first)
       each_group(dq, to, [](auto... args) { ptx::st_v4_f32(args...); });
     else
@@ -59,7 +60,7 @@ struct DqSum {
   template <class Put>
   static __device__ __forceinline__ void each_group(const Accum& dq, float* to, Put put) {
 #pragma unroll
-    for (int i = 0; i < Its.count / 8; ++i)
+    for (int i = 0; i < Columns.count / 8; ++i)
       put(to + i * dq_group_stride, dq.x[4 * i], dq.x[4 * i + 1], dq.x[4 * i + 2], dq.x[4 * i + 3]);
   }
 };

@@ -5,13 +5,20 @@
 // Work      CTA n < tiles = one q tile of one head, as the workspace counts them: zeros if no CTA has added to it; the
 //           heads_q after them, where there is a sink, sum its shares of one head each. Ragged: every CTA also clears
 //           its share of unused rows.
+// Roles     all threads alike: each copies 16 bytes at a time, then has 8 columns of two rows of every piece
+// Launches  The next kernel may start once this one has waited for the backward kernel: it reads nothing earlier.
 // Order     the pieces are copied to shared memory as they lie, and leave as rows. Shares of a sink's gradient are
 //           added in a fixed order, so that it is the same in every run.
 // Banks     4 floats of a thread stay together; in shared memory their order is such that a load of write() finds what
-//           all its lanes read in other banks (place_of).
+//           all its lanes read in other banks (swizzled).
 // Barriers  __syncthreads between reading and writing
 // Shared    the tile in fp32, or half of it after half of it
 #pragma once
+#include "contract/bwd_params.h"
+#include "contract/bwd_variant.h"
+#include "contract/mask.h"
+#include "contract/parts.h"
+#include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/attn/sequences.cuh"
 #include "device/bwd/dq_sum.cuh"
@@ -47,14 +54,14 @@ struct GradQ {
     ptx::wait_for_earlier_kernels();
     ptx::let_next_kernel_start();
     if (params.large && blockIdx.x == 0 && threadIdx.x == 0) *params.large = 0;  // 0 is the tag of no run
-    const long long tiles = static_cast<long long>(params.place.tiles) * params.place.heads_q;
+    const long long tiles = static_cast<long long>(params.q_tiles.tiles) * params.q_tiles.heads_q;
     if (blockIdx.x >= tiles) {
       const int head = static_cast<int>(blockIdx.x - tiles);
-      if (params.grad_sink && head < params.place.heads_q)
+      if (params.grad_sink && head < params.q_tiles.heads_q)
         sum_sink(*reinterpret_cast<SinkSmem*>(smem_memory), params, head);
     } else {
-      const TileOfQ tile = find_tile(params.ragged, params.place, params.sequences, params.seq_q, V.tile_q, V.ragged,
-                                     static_cast<int>(blockIdx.x));
+      const TileOfQ tile = find_tile(params.ragged, params.q_tiles, params.sequences, params.seq_q, V.tile_q,
+                                     V.ragged, static_cast<int>(blockIdx.x));
       const int rows = min(V.tile_q, tile.rows - tile.row);
       if (rows > 0) {
 #pragma unroll
@@ -69,10 +76,10 @@ struct GradQ {
     if constexpr (V.ragged) clear_unused(params);
   }
 
-  // Where 4 floats of a piece lie in shared memory.
-  static __device__ int place_of(int four) { return transposed ? four ^ four / 32 % 2 * 4 : four ^ four / 8 % 4; }
+  // Where 4 floats of a piece, number `four` in the workspace, lie in shared memory.
+  static __device__ int swizzled(int four) { return transposed ? four ^ four / 32 % 2 * 4 : four ^ four / 8 % 4; }
 
-  // Pieces from the first one on, as many as there is room for; both of these.
+  // read() and write() handle at_once pieces, from number `first` on.
   static __device__ void read(Smem& smem, const GradQParams& params, int first) {
     const bool nobody_added = params.dq_semaphore && params.dq_semaphore[blockIdx.x] == 0;
     const float4* from = reinterpret_cast<const float4*>(params.dq_sum) +
@@ -80,7 +87,7 @@ struct GradQ {
 #pragma unroll
     for (int i = 0; i < at_once * fours / threads; ++i) {
       const int at = i * threads + static_cast<int>(threadIdx.x);
-      ptx::cp_async_16(&smem.sums[at / fours][place_of(at % fours)], from + at, nobody_added);
+      ptx::cp_async_16(&smem.sums[at / fours][swizzled(at % fours)], from + at, nobody_added);
     }
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
@@ -104,23 +111,23 @@ struct GradQ {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           const int four = warp * warpgroup + unit / 2 * 32 + i * 4 + lane % 4;
-          const float2 both = reinterpret_cast<const float2*>(&smem.sums[here][place_of(four)])[unit % 2];
+          const float2 both = reinterpret_cast<const float2*>(&smem.sums[here][swizzled(four)])[unit % 2];
           x[0][i] = both.x, x[1][i] = both.y;
         }
       } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float4 four = smem.sums[here][place_of(unit * warpgroup + warp / 2 * 32 + lane % 8 * 4 + i)];
+          const float4 four = smem.sums[here][swizzled(unit * warpgroup + warp / 2 * 32 + lane % 8 * 4 + i)];
           x[0][2 * i] = four.x, x[0][2 * i + 1] = four.y, x[1][2 * i] = four.z, x[1][2 * i + 1] = four.w;
         }
       }
       const int piece = first_piece + here;
       const int col = (transposed ? piece : piece / m_tiles) * panel_columns + unit * 8;
-      const int its_row = (transposed ? 0 : piece % m_tiles * m_tile_rows) + row;
+      const int row_of_tile = (transposed ? 0 : piece % m_tiles * m_tile_rows) + row;
       if (col >= params.grad_q.dim) continue;
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        if (its_row + i * second < rows) write_8(params, first + (its_row + i * second) * to.row, col, x[i]);
+        if (row_of_tile + i * second < rows) write_8(params, first + (row_of_tile + i * second) * to.row, col, x[i]);
     }
   }
 
@@ -140,8 +147,8 @@ struct GradQ {
 
   static __device__ void sum_sink(SinkSmem& smem, const GradQParams& params, int head) {
     float sum = 0.f;
-    for (int tile = threadIdx.x; tile < params.place.tiles; tile += threads)
-      sum += params.sink_shares[static_cast<long long>(tile) * params.place.heads_q + head];
+    for (int tile = threadIdx.x; tile < params.q_tiles.tiles; tile += threads)
+      sum += params.sink_shares[static_cast<long long>(tile) * params.q_tiles.heads_q + head];
     sum = sum_of_cta(smem.of_warp, sum);
     if (threadIdx.x == 0) params.grad_sink[head] = sum + (params.grad_q.add ? params.grad_sink[head] : 0.f);
   }
@@ -150,7 +157,7 @@ struct GradQ {
     if (params.grad_q.add) return;
     const RaggedParams& ragged = params.ragged;
     attn::each_unused_row(ragged.cu_q, ragged.used_q, params.sequences, params.seq_q, ragged.total_q,
-                          [&](int batch, int row) { clear_row(params.grad_q, params.place.heads_q, batch, row); });
+                          [&](int batch, int row) { clear_row(params.grad_q, params.q_tiles.heads_q, batch, row); });
     attn::each_unused_row(ragged.cu_kv, ragged.used_kv, params.sequences,
                           ragged.cu_kv ? no_bound<int> : params.seq_kv, params.total_kv, [&](int batch, int row) {
                             clear_row(params.grad_k, params.heads_kv, batch, row);

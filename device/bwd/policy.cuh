@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/bwd: the choices of backward.cuh that were measured and that change no result, by variant.
+// device/bwd: choices that were measured and that change no result, by variant: those of backward.cuh; has_proxy_fencer
+// and sleeps are also those of the kernels of two CTAs, by_keys.cuh and by_columns.cuh.
 #pragma once
 #include "contract/bwd_variant.h"
+#include "contract/types.h"
 
 namespace froghopper::bwd {
 
@@ -9,15 +11,19 @@ template <BwdVariant V>
 struct PolicyOf {
   // Beside softcap and these there is no register for lse and delta, and the cap hides the loads; with slopes there
   // is none for delta. Where CTAs add in order, early delta was 0.90 to 1.00 of the speed: docs/experiments/0019.
-  static constexpr bool lse_is_late = V.tiles.q != m_tile_rows || (V.softcap && (V.alibi || V.mask == Mask::chunk));
-  static constexpr bool delta_is_late = lse_is_late || V.deterministic || V.alibi;
+  static constexpr bool lse_is_late =
+      V.tiles.q != m_tile_rows || (V.score_mods.softcap && (V.score_mods.alibi || V.mask == Mask::chunk));
+  static constexpr bool delta_is_late = lse_is_late || V.deterministic || V.score_mods.alibi;
 
   // A Consumer that stands at the proxy fence itself waits there for a tenth of its time, at 128 columns. Where it does
   // so still, with 128 rows and a mask, a ProxyFencer was slower at 512 keys, and no faster in the mean:
   // docs/8-backward.md, "The proxy fence".
-  static constexpr bool has_proxy_fencer = !V.deterministic && (V.tiles.q == m_tile_rows || V.mask == Mask::none);
+  static constexpr bool has_proxy_fencer =
+      !V.deterministic && !bwd_has_two_ctas(V) && (V.tiles.q == m_tile_rows || V.mask == Mask::none);
 
-  static constexpr bool sleeps = !V.deterministic;  // or who wakes late makes all others late
+  // Whether producers sleep while they wait (Cursor). Where CTAs add to grad_q in order, one that wakes late makes all
+  // the others late.
+  static constexpr bool sleeps = !V.deterministic;
 
   // Where K and V lie for each of their products is 16 constants, of which most would be kept in registers and moved to
   // uniform ones in front of the products. Computed in every iteration (here) they leave room for a thread's own two

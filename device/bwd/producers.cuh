@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/bwd: the roles of the backward kernels that move data. Their banners say how they act together. Kernel is
-// Backward, Wide or ByColumns of a variant.
+// device/bwd: the roles of the backward kernels that move data. The heads of their files say how they act together.
+// Kernel is Backward, ByKeys or ByColumns of a variant.
 #pragma once
+#include "contract/bwd_params.h"
+#include "contract/bwd_variant.h"
+#include "contract/parts.h"
 #include "device/attn/alibi.cuh"
 #include "device/attn/tickets.cuh"
 #include "device/attn/tma_rows.cuh"
+#include "device/bwd/columns.cuh"
 #include "device/bwd/dq_sum.cuh"
+#include "device/bwd/schedule.cuh"
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/reduce.cuh"
+#include "device/ptx/shared_memory.cuh"
 #include "device/ptx/tma.cuh"
 #include "device/ptx/types.cuh"
 
@@ -37,7 +43,7 @@ struct Dispatcher {
     const attn::Tickets tickets{params.queue};
     int number = first_number(tickets);
     WorkItem item = schedule.find(number);
-    while (!item.none()) {
+    while (!item.is_end()) {
       if (first_lane()) {
         publish(item);
         load(item);
@@ -63,7 +69,7 @@ struct Dispatcher {
     return __shfl_sync(~0u, first_lane() ? draw(tickets) : 0, 0);
   }
   __device__ int next_number(const attn::Tickets& tickets) {
-    if (draws()) items.wait_long(&smem.draw_now, draw_now_phase);
+    if (draws()) items.wait_as_producer(&smem.draw_now, draw_now_phase);
     draw_now_phase ^= 1;
     return draw(tickets);
   }
@@ -78,7 +84,7 @@ struct Dispatcher {
         return number;
       }
       ptx::mbarrier_arrive_expect_tx(&smem.number_here, sizeof smem.number);
-      items.wait_long(&smem.number_here, number_phase);
+      items.wait_as_producer(&smem.number_here, number_phase);
       number_phase ^= 1;
       return static_cast<int>(smem.number);
     }
@@ -92,7 +98,7 @@ struct Dispatcher {
   __device__ void publish(const WorkItem& item) {
     items.wait_room(smem.item_ring);
     smem.items[items.stage] = item;
-    items.announce(smem.item_ring, 0);
+    items.expect_bytes(smem.item_ring, 0);
     items.advance();
   }
 
@@ -113,9 +119,9 @@ struct Dispatcher {
   }
 };
 
-// The next item is drawn when all but `lead` + 1 iterations of an item are issued: late, so that
-// it does not wait here while another CTA idles, and early enough for its first tiles to be there in time.
-constexpr int lead = 2;
+// The next item is drawn when so many iterations of an item are still to be issued: late, so that it does not wait here
+// while another CTA idles, and early enough for its first tiles to be there in time.
+constexpr int draw_at_loads_left = 3;
 
 // The iterations of every item, in their order: load(item, head, q_tile, iterations left with this one) for each,
 // draw() where the next item is to be drawn.
@@ -123,16 +129,16 @@ template <class Kernel, class Load, class Draw>
 __device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, Load load, Draw draw) {
   typename Kernel::ItemStage at;
   while (true) {
-    at.wait_long(smem.item_ring);
+    at.wait_as_producer(smem.item_ring);
     const WorkItem item = smem.items[at.stage];
-    ptx::mbarrier_arrive(&smem.item_ring.empty[at.stage]);
+    at.release_alone(smem.item_ring);
     at.advance();
-    if (item.none()) return;
+    if (item.is_end()) return;
     const int q_iterations = item.q.count() * heads_per_kv;
     if (q_iterations == 0) draw();
     int left = q_iterations;
     item.q.visit<Kernel::variant.deterministic>(item.head_kv * heads_per_kv, heads_per_kv, [&](int head, int q_tile) {
-      if (left == min(q_iterations, 1 + lead)) draw();
+      if (left == min(q_iterations, draw_at_loads_left)) draw();
       load(item, head, q_tile, left);
       --left;
     });
@@ -201,18 +207,19 @@ struct QLoader {
 
   __device__ void load(const WorkItem& item, int head, int q_tile) {
     float slope = 0.f;
-    if constexpr (V.alibi) slope = attn::slope_of(params.slopes, item.sequence, head);  // early: it comes from memory
+    if constexpr (V.score_mods.alibi)
+      slope = attn::slope_of(params.slopes, item.sequence, head);  // early: it comes from memory
     q.wait_room(smem.q_ring);
     if (!earlier_ended) ptx::wait_for_earlier_kernels();
     earlier_ended = true;
     const int tile = dq_tile<V>(params, item, head, q_tile);
     const bool adds_first = V.deterministic && rank_of_tile<V>(params, item, q_tile) == 0;
-    const QIteration q_iteration = {q_tile, adds_first ? ~tile : tile};
-    if constexpr (V.alibi)
+    const QIteration q_iteration = {q_tile, marked_tile(tile, adds_first)};
+    if constexpr (V.score_mods.alibi)
       smem.q_iterations[q.stage] = {q_iteration, slope};
     else
       smem.q_iterations[q.stage] = q_iteration;
-    ptx::u64* full = q.announce(smem.q_ring, Kernel::QTile::bytes + sizeof smem.rows[0].numbers);
+    ptx::u64* full = q.expect_bytes(smem.q_ring, Kernel::QTile::bytes + sizeof smem.rows[0].numbers);
     rows_of_q<Kernel>(params, item, head, params.ragged.q)
         .load(smem.q[q.stage], params.q, full, q_tile * V.tiles.q, column_of_cta<V>(bwd_dims_of_cta(V).qk));
     ptx::tma_load_2d(smem.rows[q.stage].numbers, &params.rows, full, 0, tile);
@@ -221,21 +228,23 @@ struct QLoader {
 };
 
 // What the Consumers have stored of dS is there for wgmma once a thread that knows of it has passed a proxy fence. The
-// ProxyFencer, which adds nothing to grad_q, does so for all of them, while an iteration goes by; why:
-// Backward::has_proxy_fencer.
+// ProxyFencer, which adds nothing to grad_q, does so for all of them, while an iteration goes by. When that pays:
+// PolicyOf::has_proxy_fencer, policy.cuh.
 template <class Kernel>
-__device__ void proxy_fencer(const BwdParams& params, typename Kernel::Smem& smem) {
-  ptx::u32 q_iteration_number = 0;
-  each_q_iteration<Kernel>(
-      smem, params.heads_per_kv,
-      [&](const WorkItem&, int, int, int) {
-        const int stage = smem.ds_ring.stage(q_iteration_number);
-        Kernel::QStage::wait_long(&smem.ds_stored[stage], smem.ds_ring.phase(q_iteration_number));
-        ptx::fence_proxy_async_shared();
-        smem.ds_ring.announce(q_iteration_number++);
-      },
-      [] {});
-}
+struct ProxyFencer {
+  static __device__ void run(const BwdParams& params, typename Kernel::Smem& smem) {
+    ptx::u32 q_iteration_number = 0;
+    each_q_iteration<Kernel>(
+        smem, params.heads_per_kv,
+        [&](const WorkItem&, int, int, int) {
+          const int stage = smem.ds_ring.stage(q_iteration_number);
+          Kernel::QStage::wait_as_producer(&smem.ds_stored[stage], smem.ds_ring.phase(q_iteration_number));
+          ptx::fence_proxy_async_shared();
+          smem.ds_ring.arrive_full(q_iteration_number++);
+        },
+        [] {});
+  }
+};
 
 // Where CTAs add to grad_q in order, two threads see to it: the DqOrderWaiter lets the Consumers add an iteration's
 // grad_q once the CTAs before this one have, an answer that comes from memory; the DqOrderSignaller says that they
@@ -246,39 +255,43 @@ __device__ void proxy_fencer(const BwdParams& params, typename Kernel::Smem& sme
 // DqOrderWaiter lets an iteration's adds through when the DqOrderSignaller has seen those of two iterations before, and
 // an item's last ones are announced in two stages.
 template <class Kernel>
-__device__ void dq_order_waiter(const BwdParams& params, typename Kernel::Smem& smem) {
-  constexpr BwdVariant V = Kernel::variant;
-  ptx::u32 q_iteration_number = 0;
-  ptx::wait_for_earlier_kernels();
-  each_q_iteration<Kernel>(
-      smem, params.heads_per_kv,
-      [&](const WorkItem& item, int head, int q_tile, int) {
-        const ptx::u32* added = params.dq_semaphore + dq_tile<V>(params, item, head, q_tile);
-        const ptx::u32 before = Kernel::ctas * rank_of_tile<V>(params, item, q_tile);
-        while (ptx::ld_acquire(added) < before) {}
-        smem.seen_ring.wait_room(q_iteration_number);
-        smem.ds_ring.wait_room(q_iteration_number);
-        smem.ds_ring.announce(q_iteration_number++);
-      },
-      [] {});
-}
+struct DqOrderWaiter {
+  static __device__ void run(const BwdParams& params, typename Kernel::Smem& smem) {
+    constexpr BwdVariant V = Kernel::variant;
+    ptx::u32 q_iteration_number = 0;
+    ptx::wait_for_earlier_kernels();
+    each_q_iteration<Kernel>(
+        smem, params.heads_per_kv,
+        [&](const WorkItem& item, int head, int q_tile, int) {
+          const ptx::u32* added = params.dq_semaphore + dq_tile<V>(params, item, head, q_tile);
+          const ptx::u32 before = Kernel::ctas * rank_of_tile<V>(params, item, q_tile);
+          while (ptx::ld_acquire(added) < before) {}
+          smem.seen_ring.wait_room(q_iteration_number);
+          smem.ds_ring.wait_room(q_iteration_number);
+          smem.ds_ring.arrive_full(q_iteration_number++);
+        },
+        [] {});
+  }
+};
 
 template <class Kernel>
-__device__ void dq_order_signaller(const BwdParams& params, typename Kernel::Smem& smem) {
-  ptx::u32 q_iteration_number = 0, q_loops = 0;
-  each_q_iteration<Kernel>(
-      smem, params.heads_per_kv,
-      [&](const WorkItem& item, int head, int q_tile, int left) {
-        if (left > 1)
-          // Q of the next iteration is given back
-          smem.q_ring.wait_room(q_iteration_number + 1 + Kernel::variant.tiles.stages);
-        else
-          smem.last_added.wait(q_loops++);
-        smem.seen_ring.release_alone(q_iteration_number++);
-        ptx::red_release_add(params.dq_semaphore + dq_tile<Kernel::variant>(params, item, head, q_tile), 1);
-      },
-      [] {});
-}
+struct DqOrderSignaller {
+  static __device__ void run(const BwdParams& params, typename Kernel::Smem& smem) {
+    ptx::u32 q_iteration_number = 0, q_loops = 0;
+    each_q_iteration<Kernel>(
+        smem, params.heads_per_kv,
+        [&](const WorkItem& item, int head, int q_tile, int left) {
+          if (left > 1)
+            // Q of the next iteration is given back
+            smem.q_ring.wait_room(q_iteration_number + 1 + Kernel::variant.tiles.stages);
+          else
+            smem.last_added.wait(q_loops++);
+          smem.seen_ring.release_alone(q_iteration_number++);
+          ptx::red_release_add(params.dq_semaphore + dq_tile<Kernel::variant>(params, item, head, q_tile), 1);
+        },
+        [] {});
+  }
+};
 
 // The barriers that the kernels have in common.
 template <class Kernel>
@@ -299,12 +312,12 @@ __device__ __forceinline__ void run_producers(const BwdParams& params, typename 
   if (warp == 0) Dispatcher<Kernel>{params, smem}.run();
   if (threadIdx.x == 32) QLoader<Kernel>{params, smem}.run();
   if constexpr (Kernel::variant.deterministic) {
-    if (threadIdx.x == 64) dq_order_signaller<Kernel>(params, smem);
-    if (threadIdx.x == 96) dq_order_waiter<Kernel>(params, smem);
+    if (threadIdx.x == 64) DqOrderSignaller<Kernel>::run(params, smem);
+    if (threadIdx.x == 96) DqOrderWaiter<Kernel>::run(params, smem);
   } else {
     if (threadIdx.x == 64) GradOLoader<Kernel>{params, smem}.run();
     if constexpr (Kernel::has_proxy_fencer)
-      if (threadIdx.x == 96) proxy_fencer<Kernel>(params, smem);
+      if (threadIdx.x == 96) ProxyFencer<Kernel>::run(params, smem);
   }
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/bwd: the Consumers' side of QTileSequence: how many iterations with a mask and without one are left.
 #pragma once
+#include "contract/bwd_params.h"
+#include "contract/mask.h"
+#include "device/bwd/q_tile_sequence.cuh"
 #include "device/bwd/schedule.cuh"
 
 namespace froghopper::bwd {
@@ -20,11 +23,11 @@ struct QLoop {
   __device__ QLoop(const BwdParams& params, const WorkItem& item, int number)
       : params(params), item(item), number(number), heads(1), rounds(1) {
     (item.q.traversal == Traversal::by_heads ? rounds : heads) = params.heads_per_kv;
-    large = same(*params.large == params.queue.tag);
+    large = uniform(*params.large == params.queue.tag);
     next_round();
   }
 
-  __device__ int all_q_iterations() const { return same(item.q.count() * params.heads_per_kv); }
+  __device__ int all_q_iterations() const { return uniform(item.q.count() * params.heads_per_kv); }
 
   // The first iteration of an item has only the masked form, whichever span it belongs to.
   __device__ void count_first() { --(masked > 0 ? masked : clear); }
@@ -46,8 +49,8 @@ struct QLoop {
     if (large || masked + clear == 0) masked += clear + masked_again, clear = masked_again = 0;
   }
   // The shuffle tells the compiler that all lanes have the same value.
-  __device__ int q_iterations(int tiles) const { return same(tiles * heads); }
-  static __device__ int same(int value) { return __shfl_sync(~0u, value, 0); }
+  __device__ int q_iterations(int tiles) const { return uniform(tiles * heads); }
+  static __device__ int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 };
 
 }  // namespace froghopper::bwd

@@ -3,6 +3,11 @@
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
+#include "contract/fields.h"
+#include "contract/mask.h"
+#include "contract/order.h"
+#include "contract/tile_sequence.h"
+#include "contract/types.h"
 #include "device/attn/lengths.cuh"
 #include "device/attn/mask.cuh"
 #include "device/attn/sequences.cuh"
@@ -20,19 +25,21 @@ struct alignas(16) WorkItem {
   bool last_key_first;             // deterministic only: its pair's kv tiles come in descending key order
   attn::Lengths lengths;           // of the sequence
 
-  __device__ bool none() const { return kv_tile < 0; }
+  __device__ bool is_end() const { return kv_tile < 0; }
 };
 
 // What Q's Loader tells the Consumers about an iteration, so that they need not keep it in registers.
 struct QIteration {
   int q_tile;
-  int dq_tile;  // of grad_q, in the workspace; ~ of it where nobody adds to it before
+  int dq_tile;  // of grad_q, in the workspace; deterministic variants: a marked_tile()
 };
+// The number of a tile of grad_q, or ~ of it, which is below 0, where its CTA is the first to add to it and so writes.
+__device__ inline int marked_tile(int number, bool adds_first) { return adds_first ? ~number : number; }
 struct QIterationWithSlope : QIteration {
   float slope;  // of its query head, in base 2
 };
 template <BwdVariant V>
-using QIterationOf = Pick<V.alibi, QIterationWithSlope, QIteration>;
+using QIterationOf = Pick<V.score_mods.alibi, QIterationWithSlope, QIteration>;
 
 // What the delta kernel has found for the rows of one q tile; as in the workspace, so that one load brings both.
 template <int Rows>
@@ -56,9 +63,9 @@ struct MaskedOut {
 
 // The mask rule for keys along rows and queries along columns, of one sequence.
 template <BwdVariant V>
-struct MaskRange : MaskRule<V.mask> {
-  __device__ MaskRange(const BwdParams& params, const attn::Lengths& rows)
-      : MaskRule<V.mask>{rows.seq_kv, params.mask.top_left ? 0 : rows.seq_kv - rows.seq_q, params.mask.left,
+struct KeyMask : MaskRule<V.mask> {
+  __device__ KeyMask(const BwdParams& params, const attn::Lengths& lengths)
+      : MaskRule<V.mask>{lengths.seq_kv, params.mask.top_left ? 0 : lengths.seq_kv - lengths.seq_q, params.mask.left,
                          params.mask.right, params.chunk} {}
 
   // Whether no row of the q tile attends to a key of the M tile that begins with this one.
@@ -72,13 +79,13 @@ struct MaskRange : MaskRule<V.mask> {
   // key: of this thread's top values. The bounds of its chunk take a division; kept over iterations they take registers
   // that there are not.
   __device__ __forceinline__ MaskedOut masked_out(int key, int q_tile) const {
-    if constexpr (V.mask == Mask::chunk) key = ptx::computed_here(key);
+    if constexpr (V.mask == Mask::chunk) key = ptx::opaque(key);
     const int col = q_tile * V.tiles.q + tile::thread_col();
     return {first(key) - col, first(key + 8) - col, this->end_row(key) - col, this->end_row(key + 8) - col,
             bounded_below(V.mask)};
   }
   __device__ __forceinline__ ScoreMod<V> score_mod(int key, const QIterationOf<V>& q_iteration) const {
-    if constexpr (V.alibi) {
+    if constexpr (V.score_mods.alibi) {
       const int level = q_iteration.q_tile * V.tiles.q + tile::thread_col() + this->diagonal;
       return {{q_iteration.slope, q_iteration.slope * static_cast<float>(level - key)}};
     } else {
@@ -91,10 +98,11 @@ struct MaskRange : MaskRule<V.mask> {
   __device__ int first(int key) const { return key < this->keys ? this->first_row(key) : no_bound<int>; }
 };
 
-// Where CTAs add to grad_q in order: under a causal mask every kv tile attends to the last rows. Items that come from
-// the heaviest to the lightest begin there, so that CTAs that begin together meet every tile of grad_q in the order of
-// their keys, one an iteration, or one after the other at the first rows, as above. Items that come from the lightest
-// on begin at the first row they attend to, and meet it in the other order.
+// Traversal, q_tile_sequence.cuh, says what is gained where query heads share keys. Where CTAs add to grad_q in
+// order: under a causal mask the last rows attend to every kv tile. Items that come from the heaviest to the lightest
+// begin with these rows, so that CTAs that begin together meet every tile of grad_q in the order of their keys, one
+// an iteration; or, where they begin one after the other, with the first rows. Items that come from the lightest on
+// begin with the first row that attends to their keys, and meet it in the other order.
 template <BwdVariant V>
 __device__ Traversal traversal_of(const BwdParams& params, int pair, bool last_key_first) {
   if (last_key_first) return Traversal::first_last;
@@ -104,26 +112,27 @@ __device__ Traversal traversal_of(const BwdParams& params, int pair, bool last_k
 
 template <BwdVariant V>
 __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv, int kv_tile,
-                             const attn::Lengths& rows) {
-  const int first_key = kv_tile * V.tiles.kv, last_key = min(first_key + V.tiles.kv, rows.seq_kv) - 1;
-  const MaskRange<V> mask_range(params, rows);
-  const Range<int> tiles = mask_range.q_tiles(first_key, last_key, rows.seq_q, V.tiles.q);
-  const int first_tile = V.ragged && params.ragged.cu_q ? first_tile_of_packed(rows.q_first, sequence, V.tiles.q)
-                                                        : sequence * params.place.q_tiles;
+                             const attn::Lengths& lengths) {
+  const int first_key = kv_tile * V.tiles.kv, last_key = min(first_key + V.tiles.kv, lengths.seq_kv) - 1;
+  const KeyMask<V> key_mask(params, lengths);
+  const Range<int> tiles = key_mask.q_tiles(first_key, last_key, lengths.seq_q, V.tiles.q);
+  const int first_tile = V.ragged && params.ragged.cu_q ? first_tile_of_packed(lengths.q_first, sequence, V.tiles.q)
+                                                        : sequence * params.q_tiles.tiles_of_sequence;
   const int pair = sequence * params.heads_kv + head_kv;
   const bool last_key_first = V.deterministic && V.mask == Mask::causal && pair < params.light_first;
   const Traversal traversal = traversal_of<V>(params, pair, last_key_first);
-  const auto spans = [&](int number) -> Spans<int> {
-    const auto its = mask_range.spans(first_key + number * m_tile_rows, m_tile_rows, tiles, rows.seq_q, V.tiles.q);
-    if (traversal == Traversal::last_first) return {its.masked_again, its.clear, its.masked};
-    return its;
+  const auto spans_of = [&](int m_tile) -> Spans<int> {
+    const Spans<int> spans =
+        key_mask.spans(first_key + m_tile * m_tile_rows, m_tile_rows, tiles, lengths.seq_q, V.tiles.q);
+    if (traversal == Traversal::last_first) return {spans.masked_again, spans.clear, spans.masked};
+    return spans;
   };
   return {.kv_tile = kv_tile,
           .head_kv = head_kv,
           .sequence = sequence,
-          .q = {tiles.begin, tiles.end, first_tile, {spans(0), spans(1)}, traversal},
+          .q = {tiles.begin, tiles.end, first_tile, {spans_of(0), spans_of(1)}, traversal},
           .last_key_first = last_key_first,
-          .lengths = rows};
+          .lengths = lengths};
 }
 
 // Where CTAs add to grad_q in order, it is the order in which items come: how many kv tiles add to a q tile before this
@@ -133,7 +142,7 @@ __device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q
   const bool last_key_first = V.mask == Mask::causal && item.last_key_first;
   if (!bounded_below(V.mask) && !last_key_first) return item.kv_tile;
   const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.lengths.seq_q) - 1;
-  const TileSequence<int> tiles = MaskRange<V>(params, item.lengths).tiles(first_row, last_row, V.tiles.kv);
+  const TileSequence<int> tiles = KeyMask<V>(params, item.lengths).tiles(first_row, last_row, V.tiles.kv);
   return last_key_first ? tiles.end - 1 - item.kv_tile : item.kv_tile - tiles.begin;
 }
 
@@ -169,7 +178,7 @@ struct RaggedSchedule {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {.kv_tile = -1};
     const int last = (found.lengths.seq_kv + V.tiles.kv - 1) / V.tiles.kv - 1;
-    return describe<V>(params, found.sequence, found.item.pair, last - found.item.of_pair, found.lengths);
+    return describe<V>(params, found.sequence, found.head, last - found.number, found.lengths);
   }
   // Valid once find() has found none.
   __device__ int items() const { return sequences.items(); }

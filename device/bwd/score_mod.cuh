@@ -26,20 +26,20 @@ struct ScoreBias<false> {};
 
 template <BwdVariant V>
 struct ScoreMod {
-  ScoreBias<V.alibi> bias;  // its slope was prefetched with Q: QIterationOf
+  ScoreBias<V.score_mods.alibi> bias;  // its slope was prefetched with Q: QIterationOf
 
   // s becomes tanh(...) with softcap.
   __device__ __forceinline__ void apply(tile::Accum<V.tiles.q>& s, const BwdParams& params) const {
-    if constexpr (V.softcap) attn::cap(s, params.cap_scale);
+    if constexpr (V.score_mods.softcap) attn::cap(s, params.cap_scale);
   }
   // Value i of what apply() has left, as a score in base 2.
   __device__ __forceinline__ float in_base_2(float x, float scale_log2, int i) const {
-    if constexpr (V.alibi) return __fmaf_rn(x, scale_log2, bias(i));
+    if constexpr (V.score_mods.alibi) return __fmaf_rn(x, scale_log2, bias(i));
     return x * scale_log2;
   }
   // The derivative of a score by q k^T, over the scale: 1 - tanh^2 with softcap. What ALiBi adds has none.
   static __device__ __forceinline__ float gradient(float x) {
-    if constexpr (V.softcap) return 1.f - x * x;
+    if constexpr (V.score_mods.softcap) return 1.f - x * x;
     return 1.f;
   }
 };

@@ -2,6 +2,7 @@
 // device/bwd: which rows a q tile of the workspace holds; sums over a CTA.
 #pragma once
 #include "contract/bwd_params.h"
+#include "contract/parts.h"
 #include "device/attn/lengths.cuh"
 
 namespace froghopper::bwd {
@@ -18,7 +19,7 @@ __device__ inline TileOfQ find_tile(const RaggedParams& ragged, const QTiles& pl
   const int head = number % place.heads_q, at = number / place.heads_q;
   const int* cu = is_ragged ? ragged.cu_q : nullptr;
   if (!cu) {
-    const int sequence = at / place.q_tiles, row = at % place.q_tiles * tile_q;
+    const int sequence = at / place.tiles_of_sequence, row = at % place.tiles_of_sequence * tile_q;
     const int rows = is_ragged ? attn::lengths_of(ragged, seq_q, /*seq_kv=*/0, sequence).seq_q : seq_q;
     return {head, sequence, row, row, rows, sequence};
   }

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/bwd: what the kernels of two CTAs, wide.cuh and by_columns.cuh, have in common: tiles, register tiles, rings.
+// device/bwd: the types that the kernels of two CTAs, by_keys.cuh and by_columns.cuh, have in common: tiles, register
+// tiles and rings.
 #pragma once
-#include "contract/bwd_params.h"
+#include "contract/bwd_variant.h"
+#include "contract/types.h"
 #include "device/attn/element.cuh"
+#include "device/bwd/policy.cuh"
 #include "device/bwd/schedule.cuh"
 #include "device/tile/accum.cuh"
-#include "device/tile/mma.cuh"
 #include "device/tile/ring.cuh"
 #include "device/tile/shared_tile.cuh"
 
 namespace froghopper::bwd {
 
-// As many keys, and as many columns of every tensor, as one CTA has.
+// Tiles have the keys, and of every tensor the columns, that one CTA of the cluster has.
 template <BwdVariant V>
 struct TwoCtas {
   static constexpr int ctas = bwd_ctas(V), keys = bwd_keys_of_cta(V);
@@ -32,7 +34,7 @@ struct TwoCtas {
   static constexpr int threads = bwd_threads;
   static constexpr int warps = warpgroup / 32;  // of a consumer
 
-  static constexpr bool sleeps = !V.deterministic, has_proxy_fencer = false;  // what they are: policy.cuh
+  static constexpr bool sleeps = PolicyOf<V>::sleeps, has_proxy_fencer = PolicyOf<V>::has_proxy_fencer;
   using ItemRing = tile::Ring<2>;
   using ItemStage = tile::Cursor<2, sleeps>;
   using KvRing = tile::Ring<1>;

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/bwd: from scores to weights to dS, for the columns that a thread holds.
 #pragma once
+#include "contract/bwd_params.h"
+#include "contract/bwd_variant.h"
+#include "contract/types.h"
 #include "device/attn/softmax.cuh"
 #include "device/bwd/schedule.cuh"
+#include "device/bwd/score_mod.cuh"
 #include "device/ptx/math.cuh"
-#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/shared_memory.cuh"
 #include "device/ptx/types.cuh"
 #include "device/tile/accum.cuh"
-#include "device/tile/constants.cuh"
 
 namespace froghopper::bwd {
 
 // One number a query row, for the columns that this thread holds of a tile with queries along columns.
-// Float4Interleaved: rows lie as place_of_row has them, and one load brings four. Read where they are needed,
+// Float4Interleaved: rows lie as index_of_row has them, and one load brings four. Read where they are needed,
 template <bool Float4Interleaved>
 struct RowValues {
   const float* first;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: how many arrive at each barrier of the forward kernel. Its banner, in forward.cuh, says who. Kernel is
+// device/fwd: how many arrive at each barrier of the forward kernel. The head of forward.cuh says who. Kernel is
 // Forward of a variant.
 #pragma once
 #include "device/fwd/kv_source.cuh"
@@ -11,8 +11,10 @@ namespace froghopper::fwd {
 template <class Kernel>
 __device__ void init_barriers(typename Kernel::Smem& smem) {
   if (threadIdx.x == 0) {
-    constexpr int warps = 4 * Kernel::consumers, fillers_of_v = Kernel::fillers_of_v;
-    smem.item_ring.init(Kernel::readers_of_items);
+    constexpr int warps = 4 * Kernel::consumer_groups, fillers_of_v = Kernel::fillers_of_v;
+    // Those who read items: Consumer warps; the fillers of V (Transposers, Dequantisers or the Loader of V); and the
+    // other loaders (StoredLoaders, the Fp8Loader or the Loader of K).
+    smem.item_ring.init(warps + fillers_of_v + (Kernel::dequantises_on_load ? Kernel::stored_loaders : 1));
     smem.q_ring.init(warps);
     constexpr int loads = loader_arrivals<Kernel::variant>;
     smem.k_ring.init(warps, Kernel::dequantises_on_load ? fillers_of_v : loads);

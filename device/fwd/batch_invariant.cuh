@@ -15,31 +15,31 @@
 #include "contract/types.h"
 #include "device/attn/lse_merge.cuh"
 #include "device/fwd/final_epilogue.cuh"
+#include "device/fwd/kept_o.cuh"
 #include "device/fwd/rows.cuh"
-#include "device/fwd/sums.cuh"
 #include "device/fwd/work_item.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
 
-// The parts so far of one Consumer's rows, merged, in the workspace (sums.cuh). The header is the PartOfRow of the two
-// rows.
+// The parts so far of one Consumer's rows, merged, in the workspace (kept_o.cuh). The header is the PartOfRow of the
+// two rows.
 template <FwdVariant V>
 struct PartsSoFar {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr int groups = Sums<V>::groups;
+  static constexpr int groups = KeptO<V>::groups;
 
   const FwdParams& params;
   int consumer;
 
-  struct Rows {
+  struct PartPair {  // of this thread's two rows
     PartOfRow top, bottom;
   };
 
   // Merges a part with those before it, if there are any.
   template <int Together>
-  __device__ __forceinline__ void merge(bool first, Rows& rows, Output& o) const {
+  __device__ __forceinline__ void merge(bool first, PartPair& rows, Output& o) const {
     if (first) return;
     const float4* const sums = address();
     const float4 old = *sums;
@@ -52,26 +52,26 @@ struct PartsSoFar {
     }
     rows = {top.row, bottom.row};
   }
-  __device__ __forceinline__ void keep(const Rows& rows, const Output& o) const {
+  __device__ __forceinline__ void keep(const PartPair& rows, const Output& o) const {
     float4* const sums = address();
     *sums = float4{rows.top.row_max, rows.top.sum, rows.bottom.row_max, rows.bottom.sum};
 #pragma unroll
     for (int i = 0; i < groups; ++i)
-      sums[(Sums<V>::headers + i) * warpgroup] = float4{o.x[4 * i], o.x[4 * i + 1], o.x[4 * i + 2], o.x[4 * i + 3]};
+      sums[(KeptO<V>::headers + i) * warpgroup] = float4{o.x[4 * i], o.x[4 * i + 1], o.x[4 * i + 2], o.x[4 * i + 3]};
   }
 
  private:
   template <int Together>
   static __device__ __forceinline__ void add(Output& o, int at, const float4* sums, const attn::LseMerge& top,
                                              const attn::LseMerge& bottom) {
-    Sums<V>::template apply<Together>(o, at, sums, [&](float* x, const float4& sum) {
+    KeptO<V>::template apply<Together>(o, at, sums, [&](float* x, const float4& sum) {
       x[0] = attn::merged(sum.x, x[0], top);
       x[1] = attn::merged(sum.y, x[1], top);
       x[2] = attn::merged(sum.z, x[2], bottom);
       x[3] = attn::merged(sum.w, x[3], bottom);
     });
   }
-  __device__ float4* address() const { return Sums<V>::of(params, consumer); }
+  __device__ float4* address() const { return KeptO<V>::address(params, consumer); }
 };
 
 // The epilogue of these variants: merges the part with the lowest keys with those above it. S of the next item is being
@@ -84,11 +84,11 @@ struct BatchInvariantEpilogue {
 
   template <class Softmax, class Output>
   __device__ __forceinline__ void run(const Softmax& softmax, float sink, Output& o) const {
-    const MTile<V> its{params, item, number};
-    typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
-    const bool first = batch_invariant_part_at(item.kv.last()) == batch_invariant_part_at(its.first_tile());
+    const MTile<V> m_tile{params, item, number};
+    typename PartsSoFar<V>::PartPair rows{softmax.part_top(), softmax.part_bottom()};
+    const bool first = batch_invariant_part_at(item.kv.last()) == batch_invariant_part_at(m_tile.first_tile());
     PartsSoFar<V>{params, number + half}.template merge<4>(first, rows, o);
-    FinalEpilogue<V>{params, item, its.rows().top, its.seq_q(), half}.run(
+    FinalEpilogue<V>{params, item, m_tile.rows().top, m_tile.seq_q(), half}.run(
         attn::finish_part(rows.top, params.scale_log2, sink), attn::finish_part(rows.bottom, params.scale_log2, sink),
         o);
   }

@@ -5,8 +5,11 @@
 //           with one part are there already, and rows of no sequence are the PaddingFiller's: both are left alone. Even
 //           splits: up to combine_ctas_of_tile CTAs = the tile that a CTA of the forward kernel begins and does not
 //           end.
+// Roles     all warps alike. A lane has columns of a row, dealt to the lanes in blocks of 2, 4 or 8; its parts' columns
+//           are in registers, V.parts of them at once
 // Order     parts are summed in the order of their keys, so the bits do not depend on which came first.
 //           Batch-invariant variants merge them in descending key order, as device/fwd/batch_invariant.cuh does.
+// Barriers  none: lanes of a row exchange numbers by shuffles
 // Shared    nothing
 // Overlap   it may start while the forward kernel runs: which sequence a row belongs to, and how many parts it has, is
 //           found out before the wait, but for even splits
@@ -15,13 +18,20 @@
 #pragma once
 #include "contract/combine_variant.h"
 #include "contract/fwd_params.h"
-#include "contract/fwd_variant.h"
+#include "contract/mask.h"
+#include "contract/parts.h"
+#include "contract/split.h"
+#include "contract/tile_sequence.h"
+#include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/attn/gate.cuh"
 #include "device/attn/lengths.cuh"
 #include "device/attn/lse_merge.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/ptx/launch.cuh"
+#include "device/ptx/math.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::fwd {
 
@@ -33,7 +43,7 @@ struct Combine {
   static constexpr int threads = combine_threads;
   static constexpr int smem_bytes = combine_smem_bytes;
   static constexpr int lanes = combine_lanes(V), columns = V.dim_v / lanes;  // of a row; of a lane
-  // So many lie together; then come the next lane's, and behind the last lane's the first lane's second ones.
+  // Columns are dealt to the lanes of a row in blocks of `block`, in round-robin order.
   static constexpr int block = lanes < 32 ? 4 : columns < 8 ? columns : 8;
 
   // A row of one head.
@@ -46,13 +56,13 @@ struct Combine {
   // A row in the workspace: where its part number `part` is.
   struct InWorkspace {
     const SplitParams& split;
-    unsigned number;  // row x heads + head; evenly: the row of the tile
-    int cta;          // evenly: that begins the tile
+    unsigned row;  // row x heads + head; evenly: the row of the tile
+    int cta;       // evenly: that begins the tile
 
     __device__ long long operator()(int part) const {
       if constexpr (V.even)
-        return slot_of_part_from(cta, part, split.even.beside) * static_cast<long long>(m_tile_rows) + number;
-      return number + part * split.row_heads;
+        return slot_of_part_from(cta, part, split.even.classes) * static_cast<long long>(m_tile_rows) + row;
+      return row + part * split.row_heads;
     }
   };
 
@@ -171,7 +181,7 @@ struct Combine {
     for (int j = 0; j < V.parts; ++j) part[j] = j < output.parts ? params.split.rows[at(j)] : none;
     Largest largest = {-tile::inf, -tile::inf};
 #pragma unroll
-    for (int j = 0; j < V.parts; ++j) count(params, largest, part[j]);
+    for (int j = 0; j < V.parts; ++j) include(params, largest, part[j]);
     float sum = 0.f, o[columns] = {};
 #pragma unroll
     for (int j = 0; j < V.parts; ++j) {
@@ -227,13 +237,14 @@ struct Combine {
 
   static constexpr PartOfRow none = {-tile::inf, 0.f};
 
-  static __device__ void count(const CombineParams& params, Largest& most, const PartOfRow& part) {
+  // Raises the largest row max to that of one more part.
+  static __device__ void include(const CombineParams& params, Largest& most, const PartOfRow& part) {
     most.scaled = fmaxf(most.scaled, attn::scaled(part, params.scale_log2));
     if (attn::is_large(part)) most.of_large = fmaxf(most.of_large, part.row_max);
   }
   static __device__ Largest largest_of(const CombineParams& params, const InWorkspace& at, int parts, int lane) {
     Largest most = {-tile::inf, -tile::inf};
-    for (int i = lane; i < parts; i += 32) count(params, most, params.split.rows[at(i)]);
+    for (int i = lane; i < parts; i += 32) include(params, most, params.split.rows[at(i)]);
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) {
       most.scaled = fmaxf(most.scaled, __shfl_xor_sync(~0u, most.scaled, apart));

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the Consumer of the forward kernel: the main loop over the kv tiles of its M tile. Kernel is Forward of a
-// variant; its banner, in forward.cuh, says how the roles act together. What some variants do otherwise is in files of
+// variant; the head of forward.cuh says how the roles act together. What some variants do otherwise is in files of
 // its own: immediate_pv.cuh, pv_within_softmax.cuh and kv_loop_of_parts.cuh define members of this class.
 //
 // The three register tiles are locals of run() and arguments of every step, never fields: as fields, the compiler
-// duplicates them across the loop and ptxas serialises wgmma (C7511).
+// duplicates them across the loop, and ptxas serialises wgmma, which it tells by its advisory C7511.
 #pragma once
 #include "contract/fields.h"
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "contract/tile_sequence.h"
 #include "contract/types.h"
+#include "device/attn/scaled_softmax.cuh"
 #include "device/attn/softmax.cuh"
-#include "device/attn/softmax_e4m3.cuh"
 #include "device/fwd/consumer_mma.cuh"
 #include "device/fwd/consumer_q.cuh"
 #include "device/fwd/epilogue.cuh"
@@ -22,7 +22,7 @@
 #include "device/fwd/rows.cuh"
 #include "device/fwd/scales.cuh"
 #include "device/fwd/score_mod.cuh"
-#include "device/fwd/softmax_of.cuh"
+#include "device/fwd/softmax_choice.cuh"
 #include "device/fwd/work_item.cuh"
 #include "device/ptx/wgmma.cuh"
 #include "device/tile/accum.cuh"
@@ -35,6 +35,15 @@ constexpr bool pv_within_softmax(FwdVariant v) {
   const bool more = v.ragged || v.kv.smooth || v.max_logit || v.score_mods.softcap || v.score_mods.alibi ||
                     v.merges_lse || v.tiles.kv != scale_block;
   return fwd_fp8_mma(v) && (v.dims.qk == 192 || (v.dims.qk > 192 && !more));
+}
+
+// Under a mask, lower M tiles attend to more kv tiles. So Consumers swap M tiles from item to item, the first with the
+// last, and do equal work in the end. Variants that read 8-bit K and V do not, because their Consumers wait for each
+// other in any case. Batch-invariant ones keep their sums by number, and four Consumers have no register for it where
+// the mask has a lower bound.
+constexpr bool swaps_m_tiles(FwdVariant v) {
+  const bool own_m_tiles = !v.pack_gqa && fwd_sharers(v) == 1, may = !fwd_reads_8_bit(v) && !fwd_merges_parts(v);
+  return v.mask != Mask::none && own_m_tiles && may && (fwd_consumers(v) < 4 || !bounded_below(v.mask));
 }
 
 template <class Kernel>
@@ -54,11 +63,13 @@ struct Consumer {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  int number;  // of its M tile in the q tile of the item whose softmax or epilogue runs
-  int half;    // of O's columns, where two Consumers share an M tile
+  // The number of its M tile in the q tile of the item whose softmax or epilogue runs; until the first item is taken,
+  // as if there had been one before it. It begins as the Consumer's number.
+  int m_tile;
+  int half;  // of O's columns, where two Consumers share an M tile
   typename Kernel::ItemStage items;
   ConsumerQ<Kernel> q = {smem};
-  ConsumerMma<Kernel> mma = {smem, half, {smem.mma_order, number}};
+  ConsumerMma<Kernel> mma = {smem, half, {smem.mma_order, m_tile}};
   Moved moved;            // FP8 MMAs only
   bool o_begins = true;   // immediate_pv: the next product is not added to what O has
   ScoreMod<V> score_mod;  // of the item
@@ -66,18 +77,23 @@ struct Consumer {
   ScalesIfBlocks scales;  // of the tile whose S is next
   Epilogue<Kernel> epilogue = {params, smem};
 
+  // Of item i with the kv tiles 0, 1, ... last, in the order of issue (between two | products overlap):
+  //   S(i, 0) | softmax | S(i, 1) P V(i, 0) | softmax | ... | S(i, last) P V(i, last - 1) | softmax |
+  //   P V(i, last) S(i + 1, 0) | epilogue of i, softmax of (i + 1, 0) | ...
+  // So S is issued once more than there are tiles, and after the last item for none: nobody looks at that one.
   __device__ void run() {
     Scores s;
     Weights p;
     Output o;
+    mma.begin();
     WorkItem item = take_item();
     float scale = scale_of(item);
-    mma.qk(s, q.tile(), next_number(), [] {});  // S of the first item's first tile
+    mma.qk(s, q.tile(), next_m_tile(), [] {});  // S of the first item's first tile
     ptx::wgmma_wait<0>();
     mma.pass_order();
-    number = next_number();
+    m_tile = next_m_tile();
 
-    while (!item.none()) {
+    while (!item.is_end()) {
       Softmax softmax = begin_softmax(scale);
       int kv_tile = m_tile_of(item).first_tile();
       first_kv_iteration(item, kv_tile, softmax, s, p);
@@ -102,14 +118,14 @@ struct Consumer {
       item = take_item();
       scale = scale_of(item);
       float o_scale = fwd_has_scales(V) ? o_scale_of<V>(params, finished) : 1.f;
-      mma.qk(s, q.tile(), next_number(), [] {});          // the first of the next
+      mma.qk(s, q.tile(), next_m_tile(), [] {});          // the first of the next
       if constexpr (!immediate_pv) ptx::wgmma_wait<1>();  // O is ready, S is not
       mma.pass_order();
       if constexpr (!immediate_pv) mma.release_v();
       if constexpr (V.kv.smooth) means.add(params, finished, softmax, o_scale, o);
-      epilogue.run(finished, number, half, q, softmax, o_scale, o);
+      epilogue.run(finished, m_tile, half, q, softmax, o_scale, o);
       ptx::wgmma_wait<0>();  // S is ready
-      number = next_number();
+      m_tile = next_m_tile();
     }
     epilogue.wait();
   }
@@ -143,16 +159,17 @@ struct Consumer {
     tile::round_to<T>(p, s);
   }
 
-  // One kv tile in steady state. Between the two products and their waits lies the softmax: it hides P V, and the
-  // products of the other M tiles hide it. K is given back after the guard, because a lost tile is multiplied again;
-  // so a warp waits for V while it holds K. Iterations count up: iteration t takes K of t and V of t - 1. When it
-  // starts, the slowest warp has given back K of t - 1, V of t - 2 and all before: in rings of two stages there is room
-  // for both: nothing hangs.
+  // One kv tile in steady state. Between the issue of the two products and the wait for P V lies the softmax: P V
+  // runs under it, and it runs under the products of the other M tiles. K is given back after the guard, because a
+  // lost tile is multiplied again; so a warp waits for V while it holds K.
+  // Why nothing hangs: count iterations up; iteration t takes K(t) and V(t - 1). A warp that starts iteration t has
+  // itself given back K(t - 1) and V(t - 2) and all before. So also for the slowest warp rings of two stages have
+  // room for K(t) and V(t - 1).
   template <bool Boundary>
   __device__ __forceinline__ void kv_iteration(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
                                                Weights& p, Output& o) {
     if constexpr (immediate_pv) return kv_iteration_immediate_pv<Boundary>(item, kv_tile, softmax, s, p, o);
-    mma.qk(s, q.tile(), number, [&] { take_scales(softmax); });  // S of this tile
+    mma.qk(s, q.tile(), m_tile, [&] { take_scales(softmax); });  // S of this tile
     if (!pv_later) mma.pv(o, p);                                 // O += P V of the tile before
     scales.read(params, item.kv.next(kv_tile));
     ptx::wgmma_wait<pv_later ? 0 : 1>();  // S is ready, P V is not
@@ -200,9 +217,10 @@ struct Consumer {
                                                             Scores& s) {
     volatile float aside[4];
     if constexpr (Kernel::Registers::crowded) softmax.put_aside(aside);
-    mma.qk_again(s, q.tile(), number);
+    mma.qk_again(s, q.tile(), m_tile);
     if constexpr (Kernel::Registers::crowded) softmax.take_back(aside);
-    if constexpr (reads_8_bit) take_scales(softmax);  // those that blocks variants have read are of the next tile
+    // Block variants keep this tile's scales in the softmax: `scales` already has the next tile's.
+    if constexpr (reads_8_bit) take_scales(softmax);
     score_mod.apply(params, s, softmax, m_tile_of(item), kv_tile);
     return softmax.exact_step(s, {Softmax::max_offset_again, Softmax::max_offset_again});
   }
@@ -232,11 +250,16 @@ struct Consumer {
 
   // ---- Items ----
 
-  __device__ MTile<V> m_tile_of(const WorkItem& item) const { return {params, item, number}; }
-  __device__ int next_number() const {  // of its M tile in the next item
-    return swaps_m_tiles(V) ? Kernel::consumers - 1 - number : number;
+  __device__ MTile<V> m_tile_of(const WorkItem& item) const { return {params, item, m_tile}; }
+  __device__ int next_m_tile() const {  // of its M tile in the next item
+    return swaps_m_tiles(V) ? Kernel::consumer_groups - 1 - m_tile : m_tile;
   }
-  __device__ Promotion<V> promotion() const { return {params, number}; }
+  // The Consumer's number, or where two share an M tile that of the pair.
+  __device__ int consumer() const {
+    static_assert(!swaps_m_tiles(V));
+    return m_tile;
+  }
+  __device__ Promotion<V> promotion() const { return {params, consumer()}; }
   __device__ __forceinline__ void release_k(const WorkItem& item, int kv_tile) {
     mma.release_k();
     if (item.kv.is_last(kv_tile)) q.release();
@@ -251,11 +274,11 @@ struct Consumer {
     item.kv.begin = __shfl_sync(~0u, item.kv.begin, 0);
     item.kv.end = __shfl_sync(~0u, item.kv.end, 0);
     score_mod.prefetch(params, item);
-    const MTile<V> next_m_tile{params, item, next_number()};
-    scales.begin(params, item, next_m_tile.first_tile());
-    mma.skip_k(next_m_tile.skipped());
+    const MTile<V> next{params, item, next_m_tile()};
+    scales.begin(params, item, next.first_tile());
+    mma.skip_k(next.skipped());
     q.take();
-    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), number);
+    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), m_tile);
     return item;
   }
   // The item that is finished, read from shared memory again, so that what only the epilogue needs spends no registers
@@ -270,7 +293,7 @@ struct Consumer {
   // ---- Scales ----
 
   __device__ float scale_of(const WorkItem& item) const {  // read early, for it comes from memory
-    return fwd_has_item_scale(V) && !item.none() ? scale_of_scores<V>(params, item, m_tile_of(item)) : 0.f;
+    return fwd_has_item_scale(V) && !item.is_end() ? scale_of_scores<V>(params, item, m_tile_of(item)) : 0.f;
   }
   __device__ Softmax begin_softmax(float scale) const {
     if constexpr (fwd_converts_q(V)) return Softmax(attn::times(q_rows, scale), mma.scales());
@@ -287,3 +310,8 @@ struct Consumer {
 };
 
 }  // namespace froghopper::fwd
+
+// The members that are defined elsewhere.
+#include "device/fwd/immediate_pv.cuh"
+#include "device/fwd/kv_loop_of_parts.cuh"
+#include "device/fwd/pv_within_softmax.cuh"

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the two products of a Consumer, S = Q K^T and O += P V, and the stages of K and V that they read. It
-// alone waits for those and gives them back; for Q, consumer_q.cuh does. Kernel is Forward of a variant; its banner, in
-// forward.cuh, has the barriers.
+// alone waits for those and gives them back; for Q, consumer_q.cuh does. Kernel is Forward of a variant; the head of
+// forward.cuh has the barriers.
 #pragma once
 #include "contract/fwd_variant.h"
 #include "contract/tile_sequence.h"
 #include "contract/types.h"
-#include "device/attn/softmax_e4m3.cuh"
+#include "device/attn/tile_scales.cuh"
 #include "device/fwd/kv_source.cuh"
 #include "device/fwd/mma_order.cuh"
 #include "device/fwd/output_columns.cuh"
@@ -28,17 +28,20 @@ struct ConsumerMma {
   typename Kernel::MmaOrderIfAny order;
   typename Kernel::KvStage k, v;
 
-  // S of a tile, issued. m_tile: number of the M tile in q. read_scales() comes first: a load behind products waits
-  // until they have read their operands.
+  // S of a tile, issued. m_tile: number of the M tile in q. read_scales() comes before the product: a load behind
+  // products waits until they have read their operands.
+  // immediate_pv: K of this tile has been there for long, so waiting for it before the turn costs no other Consumer
+  // its turn. Elsewhere K is awaited within the turn; why nothing hangs then: mma_order.cuh.
   template <class ReadScales>
   __device__ __forceinline__ void qk(Scores& s, QTile& q, int m_tile, const ReadScales& read_scales) {
-    if (Kernel::immediate_pv) k.wait(smem.k_ring);  // which is there before the iteration
+    if (Kernel::immediate_pv) k.wait(smem.k_ring);
     order.take();
     if (!Kernel::immediate_pv) k.wait(smem.k_ring);
     fence_for_wgmma<V>();
     read_scales();
     tile::mma_abt<T>(s, q, m_tile * m_tile_rows, smem.k[k.stage]);
   }
+  __device__ __forceinline__ void begin() const { order.begin(); }
   // The next Consumer may issue: S is there, or between two items the last P V of one is and S of the next is issued.
   __device__ __forceinline__ void pass_order() const { order.pass(); }
   // S once more, of the tile whose K is still held.
@@ -51,9 +54,9 @@ struct ConsumerMma {
     wait_v();
     fence_for_wgmma<V>();
     if constexpr (Kernel::fp8_mma)
-      tile::mma_abt<T>(o, p, smem.v[v.stage]);
+      tile::mma_abt<T>(o, p, smem.v[v.stage], /*accumulate=*/true);
     else
-      tile::mma_ab<T>(o, p, smem.v[v.stage], first_column<V>(half));
+      tile::mma_ab_add<T>(o, p, smem.v[v.stage], first_column<V>(half));
   }
   // The same of FP8 products, whose V is there. accumulate: else O = P V.
   __device__ __forceinline__ void pv_of_fp8(Output& o, const Weights& p, bool accumulate) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the stages of Q, of one Consumer. ConsumerQ alone waits for them and gives them back. Kernel is
-// Forward of a variant; its banner, in forward.cuh, has the barriers.
+// Forward of a variant; the head of forward.cuh has the barriers.
 //
 // take() waits for Q of the next item. The stage is read until the last S of the item; then it goes back to the
 // Dispatcher, or O takes the place of Q there (OStore::through_q): O leaves while S of the next item, whose Q is in the
@@ -33,7 +33,7 @@ struct ConsumerQ {
 
   // After advance(): where Q of the item before was, for its O. Whoever writes there makes sure that all warps of the
   // Consumer have had their last S of that item.
-  __device__ __forceinline__ Tile& tile_for_o() {
+  __device__ __forceinline__ Tile& begin_o() {
     has_o = true;
     return smem.q[at.stage ^ 1];
   }

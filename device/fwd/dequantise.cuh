@@ -5,6 +5,9 @@
 // Work      a thread takes 8 numbers of a head and their columns in strided rows; a CTA as many rows at once as
 //           its threads have room for, and where one has more than that, its columns in several walks. Where blocks of
 //           rows have scales, a warp prepares all of a sequence and head for the forward kernel (BlockScales)
+// Roles     all warps alike; 4 CTAs an SM, so 64 registers a thread
+// Order     rows in memory order, strided by the CTAs; first the scales, where there are any
+// Barriers  none
 // Overlap   the next kernel may start at once, and waits; this one waits for those before it, which may still read what
 //           is here. Memory is hidden by many threads with some loads each
 // Shared    nothing
@@ -14,7 +17,7 @@
 #include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/attn/lengths.cuh"
-#include "device/attn/softmax_e4m3.cuh"
+#include "device/attn/scaled_softmax.cuh"
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/math.cuh"

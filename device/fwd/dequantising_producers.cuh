@@ -3,7 +3,7 @@
 // how the roles act together. Kernel is Forward of a variant.
 //
 // Every e4m3 and every e5m2 number is an f16 number too, so dequantising is exact, infinities and NaN included; scales
-// go elsewhere, K's into the factor of the scores and V's into the weights (device/attn/softmax_e4m3.cuh).
+// go elsewhere, K's into the factor of the scores and V's into the weights (device/attn/scaled_softmax.cuh).
 //
 // StoredLoader -- stored_ring --> Dequantisers -- k_ring, v_ring --> Consumers.
 //
@@ -17,6 +17,7 @@
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "contract/types.h"
+#include "device/attn/element.cuh"
 #include "device/fwd/kv_source.cuh"
 #include "device/fwd/producers.cuh"
 #include "device/fwd/scales.cuh"
@@ -25,6 +26,7 @@
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/shared_memory.cuh"
 #include "device/ptx/types.cuh"
 #include "device/tile/shared_tile.cuh"
 
@@ -43,7 +45,7 @@ struct StoredLoader {
   __device__ void run() {
     while (true) {
       const WorkItem item = take_copy<Kernel>(smem, items);
-      if (item.none()) return;
+      if (item.is_end()) return;
       KvSource<V, KvSide::k> keys(params, item);
       KvSource<V, KvSide::v> values(params, item);
       const int draw_tile = draws_late<V>(params, item) ? draw_at(item) : -1;
@@ -84,7 +86,7 @@ struct StoredLoaderOf {
     if (Side == KvSide::v) stored.advance();
     while (true) {
       const WorkItem item = take_copy<Kernel>(smem, items);
-      if (item.none()) return;
+      if (item.is_end()) return;
       KvSource<V, Side> source(params, item);
       const int draw_tile = Side == KvSide::k && draws_late<V>(params, item) ? draw_at(item) : -1;
       ScalesAhead<V> scales(params, item, item.kv.first());
@@ -135,24 +137,20 @@ struct Dequantiser {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  int number;  // of this warp
+  int warp;  // number of this one
   typename Kernel::ItemStage items;
   typename Kernel::StoredStage stored;
   typename Kernel::KvStage at;  // in k_ring, and then in v_ring
 
   __device__ void run() {
     while (true) {
-      items.wait(smem.item_ring);
-      const WorkItem& item = smem.items[items.stage];
-      const int tiles = item.kv.count();
-      __syncwarp();
-      items.release_and_advance(smem.item_ring);
+      const int tiles = take_tile_count<Kernel>(smem, items);
       if (tiles == 0) break;
 #pragma unroll 1
       for (int t = 0; t < tiles; ++t) {
         stored.wait(smem.stored_ring);
         at.wait_room(smem.k_ring);
-        if (number == 0 && lane() == 0) smem.scales[at.stage] = smem.stored_scales[stored.stage];
+        if (warp == 0 && lane() == 0) smem.scales[at.stage] = smem.stored_scales[stored.stage];
         dequantise(smem.stored[stored.stage].k, smem.k[at.stage]);
         hand_over(smem.k_ring);
         stored.wait(smem.stored_ring);
@@ -163,7 +161,7 @@ struct Dequantiser {
       }
     }
     at.wait_room(smem.k_ring);  // the Consumers' last S multiplies what lies there and is not looked at
-    if (lane() == 0) ptx::mbarrier_arrive(&smem.k_ring.full[at.stage]);
+    if (lane() == 0) at.arrive_full(smem.k_ring);
   }
 
   // TMA writes the stored stage again and wgmma reads the wide one: both behind what this warp did there.
@@ -171,7 +169,7 @@ struct Dequantiser {
     ptx::fence_proxy_async_shared();
     __syncwarp();
     stored.release_and_advance(smem.stored_ring);
-    if (lane() == 0) ptx::mbarrier_arrive(&ring.full[at.stage]);
+    if (lane() == 0) at.arrive_full(ring);
   }
 
   // `ahead` loads are on their way at once: they wait behind what wgmma reads, for hundreds of cycles.
@@ -183,7 +181,7 @@ struct Dequantiser {
     constexpr int of_panel = Rows / 8 / warps, blocks = To16::panels * of_panel;
     constexpr int ahead =
         blocks < Kernel::Registers::dequantised_ahead ? blocks : Kernel::Registers::dequantised_ahead;
-    const ptx::u32 unit = lane() % 4, row = lane() / 8 ^ (lane() & 4 ? 5 : 0), first = number * (Rows / warps) + row;
+    const ptx::u32 unit = lane() % 4, row = lane() / 8 ^ (lane() & 4 ? 5 : 0), first = warp * (Rows / warps) + row;
     const ptx::u32 from_row[2] = {from.row(0, first) + from.unit(unit, row),
                                   from.row(0, first) + from.unit(unit + 4, row)};
     const ptx::u32 to_even = to.row(0, first) + to.unit(2 * unit, row);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: how the O of a finished M tile leaves: which epilogue a variant has, and through which shared memory O
-// passes (fwd_o_store). Through which stage of Q, and when it goes back: consumer_q.cuh. Before, a Consumer has added
-// what was promoted (promotion.cuh) and the means (means.cuh). Kernel is Forward of a variant.
+// passes (fwd_o_store). Where that is a stage of Q, consumer_q.cuh says which one, and when it goes back. Before the
+// epilogue a Consumer has added what was promoted (promotion.cuh) and the means (means.cuh). Kernel is Forward of a
+// variant.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_smem.h"
@@ -29,26 +30,26 @@ struct Epilogue {
   const FwdParams& params;
   typename Kernel::Smem& smem;
 
-  // All tiles of an item are in. number, half, q: the Consumer's; q has advanced.
+  // All tiles of an item are in. number: of the M tile; half, q: the Consumer's; q has advanced.
   template <class Softmax>
   __device__ void run(const WorkItem& item, int number, int half, ConsumerQ<Kernel>& q, const Softmax& softmax,
                       float o_scale, typename Kernel::Output& o) {
-    const MTile<V> its{params, item, number};
-    typename Kernel::QTile* const its_q = through_q ? &q.tile_for_o() : nullptr;
-    if constexpr (V.max_logit) MaxLogit<V>{params, item, its}.raise(softmax.largest_in_base_2());
-    if constexpr (fwd_splits(V)) return PartEpilogue<V>{params, item, its, o_scale, half}.run(softmax, o);
-    const FinalEpilogue<V> of_all{params, item, its.rows().top, its.seq_q(), half};
-    const attn::RowPair sinks = of_all.sinks();
+    const MTile<V> m_tile{params, item, number};
+    typename Kernel::QTile* const stage_for_o = through_q ? &q.begin_o() : nullptr;
+    if constexpr (V.max_logit) MaxLogit<V>{params, item, m_tile}.raise(softmax.largest_in_base_2());
+    if constexpr (fwd_splits(V)) return PartEpilogue<V>{params, item, m_tile, o_scale, half}.run(softmax, o);
+    const FinalEpilogue<V> epilogue{params, item, m_tile.rows().top, m_tile.seq_q(), half};
+    const attn::RowPair sinks = epilogue.sinks();
     if constexpr (fwd_merges_parts(V))
       return BatchInvariantEpilogue<V>{params, item, number, half}.run(softmax, sinks.top, o);
     const auto top = softmax.finish_top(sinks.top, o_scale), bottom = softmax.finish_bottom(sinks.bottom, o_scale);
     if constexpr (through_own_smem) {
-      of_all.run_through(smem.o, number * m_tile_rows, top, bottom, o);
+      epilogue.run_through(smem.o, number * m_tile_rows, top, bottom, o);
     } else if constexpr (through_q) {
       ptx::warpgroup_sync(threadIdx.x / warpgroup);  // all warps of it have had their last S
-      of_all.run_through(*its_q, number * m_tile_rows, top, bottom, o);
+      epilogue.run_through(*stage_for_o, number * m_tile_rows, top, bottom, o);
     } else {
-      of_all.run(top, bottom, o);
+      epilogue.run(top, bottom, o);
     }
   }
 

@@ -2,6 +2,9 @@
 // Before a forward kernel that raises numbers in memory (max_logit): gives them the number that they begin with.
 //
 // Work      a thread takes strided numbers
+// Roles     all threads alike
+// Order     none
+// Barriers  none
 // Overlap   the next kernel may start at once, and waits; this one waits for those before it, which may still read what
 //           is here
 // Shared    nothing

@@ -15,8 +15,8 @@
 #include "device/fwd/rows.cuh"
 #include "device/fwd/work_item.cuh"
 #include "device/ptx/barrier.cuh"
-#include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/shared_memory.cuh"
 #include "device/ptx/tma.cuh"
 #include "device/ptx/types.cuh"
 #include "device/tile/accum.cuh"
@@ -50,9 +50,7 @@ struct FinalEpilogue {
   }
 
   __device__ __forceinline__ void run(attn::Finish top, attn::Finish bottom, Output& o) const {
-    o.scale_rows(top.inverse, bottom.inverse);
-    if constexpr (scales_columns) scale_columns<V>(params, item, o);
-    if constexpr (V.gated) gate(top, bottom, o);
+    normalise(top, bottom, o);
 
     const bool has_top = row < rows, has_bottom = row + 8 < rows;
     const long long batch = batch_at(), at_row = row_at();
@@ -74,9 +72,7 @@ struct FinalEpilogue {
                                               Output& o) const {
     constexpr bool own = fwd_o_store(V) == OStore::through_own_smem;
     constexpr int columns = own ? o_own_columns : V.dims.v;
-    o.scale_rows(top.inverse, bottom.inverse);
-    if constexpr (scales_columns) scale_columns<V>(params, item, o);
-    if constexpr (V.gated) gate(top, bottom, o);
+    normalise(top, bottom, o);
 #pragma unroll
     for (int col = 0; col < V.dims.v; col += columns) {
       const ptx::u32 thread = ptx::thread_here();
@@ -100,6 +96,12 @@ struct FinalEpilogue {
   }
 
  private:
+  // O over its denominators, by the scales of V's columns and by the gate.
+  __device__ __forceinline__ void normalise(attn::Finish top, attn::Finish bottom, Output& o) const {
+    o.scale_rows(top.inverse, bottom.inverse);
+    if constexpr (scales_columns) scale_columns<V>(params, item, o);
+    if constexpr (V.gated) gate(top, bottom, o);
+  }
   __device__ __forceinline__ void store_lse(attn::Finish top, attn::Finish bottom) const {
     if (!params.lse.data || threadIdx.x % 4 != 0) return;
     float* lse = lse_at(batch_at(), row_at());
@@ -126,7 +128,7 @@ struct FinalEpilogue {
                                         Output& o) const {
     at.has_top &= top.inverse != 0.f;
     at.has_bottom &= bottom.inverse != 0.f;
-    tile::merge_rows_f32(at, columns_from<V>(params, half), top.share, bottom.share, o);
+    tile::merge_rows_f32(at, columns_from<V>(params, half), top.sink_weight, bottom.sink_weight, o);
   }
 };
 

@@ -21,21 +21,22 @@
 //           that dequantise K and V have StoredLoaders and Dequantisers: device/fwd/dequantising_producers.cuh.
 //           Registers of a thread with 1/2/3/4 Consumers: 40/40/32/32 in warpgroup 0, 232/232/160/112 of a Consumer;
 //           of other variants: registers_of.cuh.
-// Order     The kv tiles are visited in descending key order, from the tile with the highest keys down: the boundary
-//           tiles of a mask's upper bound (exact online softmax), then the interior tiles (no mask, guarded softmax),
-//           then the boundary tiles of a window's lower bound (exact).
+// Order     The kv tiles are visited in descending key order: the boundary tiles of a mask's upper bound (exact online
+//           softmax), then the interior tiles (no mask, guarded softmax), then the boundary tiles of a window's lower
+//           bound (exact). Variants that read 8-bit K and V round the weights of an interior tile before the guard has
+//           passed (device/attn/scaled_softmax.cuh). Consumers issue FP8 MMAs one after the other (mma_order.cuh);
+//           three of them with dim_v above 64 have no registers for S and P at once (immediate_pv.cuh); O is promoted
+//           to an fp32 sum every fwd_promotion_tiles (promotion.cuh).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. The overlap continues across work items: the last P V of one and the first S of
-//           the next are in flight together, and O is stored meanwhile. The next kernel of the stream may start after
-//           the last draw (device/ptx/launch.cuh). A ragged problem may be two launches, the sequences with many rows
-//           first, and then the second one (beside_another) runs beside the first without waiting for it. It may: the
-//           first lets it start only after its own wait, so that all older kernels have ended and what they wrote is
-//           visible; and the two write disjoint rows, and have counters of tickets and regions of the workspace of
-//           their own. The Dispatcher waits at its end, so that whoever waits for the second launch waits for both.
-//           Variants that read 8-bit K and V round weights speculatively
-//           (device/attn/softmax_e4m3.cuh). Consumers issue FP8 MMAs one after the other (mma_order.cuh); three of them
-//           with dim_v above 64 have no registers for S and P at once (immediate_pv.cuh); O is promoted to an fp32 sum
-//           every fwd_promotion_tiles (promotion.cuh).
+//           the next are in flight together, and O is stored meanwhile.
+// Launches  The next kernel of the stream may start (device/ptx/launch.cuh) after the last draw. With split-KV, where
+//           that kernel is combine, which is small and waits, it may start before the first item. A ragged problem
+//           may be two launches, the sequences with many rows first. Then the second one (beside_another) runs beside
+//           the first without waiting for it, which is safe for two reasons. The first lets it start only after its
+//           own wait, so all older kernels have ended and what they wrote is visible. And the two write disjoint
+//           rows, and have counters of tickets and regions of the workspace of their own. The Dispatcher of the
+//           second waits at its end, so that whoever waits for the second launch waits for both.
 // Barriers  barrier         arrivals on full                        arrivals on empty
 //           item_ring       1, the Dispatcher                       one per warp that reads items: the Loaders,
 //                                                                   Transposers and Dequantisers once they have a copy,
@@ -51,16 +52,16 @@
 //                           dequantised: one per warp that does it
 //           stored_ring     bytes                                   one per Transposer or Dequantiser warp
 //           mma_order       FP8 MMAs only: one arrival per warp of the Consumer before (mma_order.cuh)
-//           draw_now        K's Loader arrives once per long item (order.late_tiles), when few of its tiles are left.
-//                           The Dispatcher waits for that before it draws the next ticket, so that a CTA does not hold
-//                           an item that another could begin. Both decide by the same published item, and the Loader
-//                           cannot arrive again before another one is published: one parity bit is enough.
-//           barriers.cuh has the counts. K is held until the guard has passed, because a warp whose weights left fp32's
-//           range computes S again. In 16-bit variants no Consumer warp waits for another one in the main loop. Why
-//           stored_ring cannot hang: fp8_producers.cuh, dequantising_producers.cuh. Named barriers: the number of its
-//           warpgroup, of a Consumer whose O leaves through Q's stage (epilogue.cuh); 1 + number, of one whose Q
-//           becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M tile (final_epilogue.cuh). No
-//           variant has two of these.
+//           draw_now        the loader of K arrives once per long item (order.late_tiles), when few of its tiles are
+//                           left. The Dispatcher waits for that before it draws the next ticket, so that a CTA does not
+//                           hold an item that another could begin. Both decide by the same published item, and the
+//                           loader cannot arrive again before another one is published: one parity bit is enough.
+//           barriers.cuh has the counts. In iterations with a guard K is held until the guard has passed, because a
+//           warp whose weights left fp32's range computes S again. In 16-bit variants no Consumer warp waits for
+//           another one in the main loop. Why stored_ring cannot hang: fp8_producers.cuh, dequantising_producers.cuh.
+//           Named barriers: the number of its warpgroup, of a Consumer whose O leaves through Q's stage (epilogue.cuh);
+//           1 + number, of one whose Q becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M tile
+//           (final_epilogue.cuh). No variant has two of these.
 // Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | draw_now | mma_order. Variants that read 8-bit K
 //           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring | stored_scales[fwd_stored_stages] in
 //           front of that, others may have a buffer of O (fwd_o_store).
@@ -76,15 +77,11 @@
 #include "device/fwd/consumer.cuh"
 #include "device/fwd/dequantising_producers.cuh"
 #include "device/fwd/fp8_producers.cuh"
-#include "device/fwd/immediate_pv.cuh"
-#include "device/fwd/kv_loop_of_parts.cuh"
 #include "device/fwd/kv_source.cuh"
 #include "device/fwd/mma_order.cuh"
 #include "device/fwd/padding_filler.cuh"
 #include "device/fwd/producers.cuh"
-#include "device/fwd/pv_within_softmax.cuh"
 #include "device/fwd/registers_of.cuh"
-#include "device/fwd/rows.cuh"
 #include "device/fwd/stored_tiles.cuh"
 #include "device/fwd/work_item.cuh"
 #include "device/ptx/launch.cuh"
@@ -112,14 +109,14 @@ struct Forward {
   using Weights = Pick<fp8_mma, tile::OperandA8<V.tiles.kv>, tile::OperandA<V.tiles.kv>>;  // P rounded
   using Output = tile::Accum<fwd_columns(V)>;  // O, unnormalised until the epilogue
 
-  static constexpr int consumers = fwd_consumers(V), threads = fwd_threads(V), producers = fwd_producer_groups(V);
+  static constexpr int consumer_groups = fwd_consumers(V), threads = fwd_threads(V),
+                       producer_groups = fwd_producer_groups(V);
   using Registers = RegistersOf<V>;
   // Warps that fill the stages of V: they transpose or dequantise. A Loader of V counts as one.
   static constexpr int fillers_of_v = !reads_8_bit ? 1 : Registers::dequantising_warpgroup ? 4 : 2;
   static constexpr int stored_loaders = V.kv.in != KvIn::rows && Registers::dequantising_warpgroup ? 2 : 1;
-  // Warps that read items: those of the Consumers, the loaders that fill no stages of V, and the fillers of V.
-  static constexpr int readers_of_items = 4 * consumers + (dequantises_on_load ? stored_loaders : 1) + fillers_of_v;
-  using MmaOrderIfAny = Pick<fp8_mma, MmaOrder<consumers>, NoMmaOrder>;  // 16-bit products overlap better without
+  // 16-bit products overlap better without an order.
+  using MmaOrderIfAny = Pick<fp8_mma, MmaOrder<consumer_groups>, NoMmaOrder>;
   static constexpr bool immediate_pv = fwd_immediate_pv(V);
 
   static constexpr int q_stages = fwd_q_stages(V);
@@ -146,7 +143,7 @@ struct Forward {
     QRing q_ring;
     KvRing k_ring, v_ring;
     ptx::u64 draw_now;
-    ptx::u64 mma_order[consumers];
+    ptx::u64 mma_order[consumer_groups];
   };
   static constexpr int smem_bytes = fwd_smem_bytes(V);
   static_assert(sizeof(Smem) == smem_bytes);
@@ -159,10 +156,12 @@ struct Forward {
     init_barriers<Forward>(smem);
 
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    // The Dispatcher of fixed lengths reads nothing yet; a launch beside another one waits at its end (Overlap).
-    if (V.ragged ? !params.beside_another : warp > 0) ptx::wait_for_earlier_kernels();
+    // A launch beside another one waits at its end instead (Launches). Fixed lengths: the Dispatcher finds its first
+    // item without reading memory, and waits then.
+    const bool waits_now = V.ragged ? !params.beside_another : warp > 0;
+    if (waits_now) ptx::wait_for_earlier_kernels();
     if (warp < 4) {
-      if constexpr (Registers::move) ptx::setmaxnreg_dec<Registers::producers>();
+      if constexpr (Registers::move) ptx::setmaxnreg_dec<Registers::of_producer>();
       if (warp == 0) Dispatcher<Forward>{params, smem}.run();
       if constexpr (fp8_mma) {
         if (is_of_loader<V>(1)) Fp8Loader<Forward>{params, smem}.run();
@@ -178,12 +177,12 @@ struct Forward {
         PaddingFiller{params, params.order.pairs / heads_of_items<V>(params),
                       size_of(reads_8_bit ? params.eight_bit.dtype_o : V.dtype)}
             .run();
-    } else if (warp < 4 * producers) {
-      if constexpr (Registers::dequantising_warpgroup) ptx::setmaxnreg_dec<Registers::dequantisers>();
+    } else if (warp < 4 * producer_groups) {
+      if constexpr (Registers::dequantising_warpgroup) ptx::setmaxnreg_dec<Registers::of_dequantiser>();
       if constexpr (Registers::dequantising_warpgroup) Dequantiser<Forward>{params, smem, warp - 4}.run();
     } else {
-      if constexpr (Registers::move) ptx::setmaxnreg_inc<Registers::consumers>();
-      const int number = warp / 4 - producers, half = fwd_sharers(V) > 1 ? number : 0;
+      if constexpr (Registers::move) ptx::setmaxnreg_inc<Registers::of_consumer>();
+      const int number = warp / 4 - producer_groups, half = fwd_sharers(V) > 1 ? number : 0;
       Consumer<Forward>{params, smem, number - half, half}.run();
     }
   }

@@ -18,6 +18,7 @@
 #include "device/ptx/matrix.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/shared_memory.cuh"
 #include "device/ptx/types.cuh"
 
 namespace froghopper::fwd {
@@ -37,7 +38,7 @@ struct Fp8Loader {
   __device__ void run() {
     while (true) {
       const WorkItem item = take_copy<Kernel>(smem, items);
-      if (item.none()) break;
+      if (item.is_end()) break;
       load(item);
     }
     announce_nothing<V>(k, smem.k_ring);  // the Consumers' last S multiplies what lies there and is not looked at
@@ -78,18 +79,14 @@ struct Transposer {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  int number;  // of this warp
+  int warp;  // number of this one
   typename Kernel::ItemStage items;
   typename Kernel::StoredStage stored;
   typename Kernel::KvStage v;
 
   __device__ void run() {
     while (true) {
-      items.wait(smem.item_ring);
-      const WorkItem& item = smem.items[items.stage];
-      const int tiles = item.kv.count();
-      __syncwarp();
-      items.release_and_advance(smem.item_ring);
+      const int tiles = take_tile_count<Kernel>(smem, items);
       if (tiles == 0) return;
 #pragma unroll 1
       for (int t = 0; t < tiles; ++t) {
@@ -99,7 +96,7 @@ struct Transposer {
         ptx::fence_proxy_async_shared();
         __syncwarp();
         stored.release_and_advance(smem.stored_ring);
-        if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.v_ring.full[v.stage]);
+        if (threadIdx.x % 32 == 0) v.arrive_full(smem.v_ring);
         v.advance();
       }
     }
@@ -112,8 +109,8 @@ struct Transposer {
     const bool high = lane >= 16;
     const ptx::u32 pick = high ? 0x7531 : 0x6420;
     const ptx::u32 stored_row = 2 * row + (matrix % 2 ^ (row >= 4));
-    const ptx::u32 from_row = from.row(0, number * 32 + lane) + from.unit(0, row);
-    const ptx::u32 to_row = to.row(0, stored_row) + to.unit(number * 2 + matrix / 2, stored_row % 8);
+    const ptx::u32 from_row = from.row(0, warp * 32 + lane) + from.unit(0, row);
+    const ptx::u32 to_row = to.row(0, stored_row) + to.unit(warp * 2 + matrix / 2, stored_row % 8);
     // Rows begin at 128 bytes, so to move by units within one is an exclusive or of the offset: unit() does no more.
     // Addresses are computed where they are used: where registers are few, they would be spilled.
     ptx::u32 x[ahead][4];
@@ -121,7 +118,7 @@ struct Transposer {
       const int key = block / of_keys * 64, col = block % of_keys * 16;
       const int panel = col / from.panel_columns * from.panel_bytes, offset = col % from.panel_columns;
       ptx::ldmatrix_x4_trans(x[block % ahead],
-                             (ptx::computed_here(from_row) ^ offset) + (panel + key * from.panel_row_bytes));
+                             (ptx::opaque(from_row) ^ offset) + (panel + key * from.panel_row_bytes));
     };
 #pragma unroll
     for (int block = 0; block < ahead; ++block) load(block);
@@ -132,11 +129,11 @@ struct Transposer {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         y[2 * half] = __byte_perm(now[2 * half], now[2 * half + 1], pick);
-        y[2 * half + 1] = __byte_perm(now[2 * half], now[2 * half + 1], ptx::computed_here(pick) ^ 0x1111);
+        y[2 * half + 1] = __byte_perm(now[2 * half], now[2 * half + 1], ptx::opaque(pick) ^ 0x1111);
       }
       const int key = block / of_keys * 64, col = block % of_keys * 16;
       const int panel = key / to.panel_columns * to.panel_bytes, offset = key % to.panel_columns;
-      ptx::stmatrix_x4((ptx::computed_here(to_row) ^ offset) + (panel + col * to.panel_row_bytes), y);
+      ptx::stmatrix_x4((ptx::opaque(to_row) ^ offset) + (panel + col * to.panel_row_bytes), y);
       if (block + ahead < blocks) load(block + ahead);
     }
   }

@@ -9,8 +9,10 @@
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "contract/types.h"
+#include "device/attn/element.cuh"
 #include "device/attn/gate.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/types.cuh"
 #include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
@@ -38,7 +40,7 @@ __device__ __forceinline__ void multiply_by_gate(const tile::RowAddresses& gate,
       x[2] *= attn::sigmoid(bottom[group].x);
       x[3] *= attn::sigmoid(bottom[group].y);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) ptx::computed_by_here(x[j]);  // else the gates of later groups would wait for it
+      for (int j = 0; j < 4; ++j) ptx::force(x[j]);  // else the gates of later groups would wait for it
     }
   }
 }

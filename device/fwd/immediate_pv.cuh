@@ -49,7 +49,7 @@ template <bool Boundary>
 __device__ __forceinline__ void Consumer<Kernel>::kv_iteration_immediate_pv(const WorkItem& item, int kv_tile,
                                                                             Softmax& softmax, Scores& s, Weights& p,
                                                                             Output& o) {
-  mma.qk(s, q.tile(), number, [&] { take_scales(softmax); });
+  mma.qk(s, q.tile(), m_tile, [&] { take_scales(softmax); });
   ptx::wgmma_wait<0>();
   mma.pass_order();
   mma.wait_v();
@@ -62,7 +62,7 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_iteration_immediate_pv(cons
     moved.all();
   } else {
     float limit = softmax.limit();
-    ptx::computed_by_here(limit);
+    ptx::force(limit);
     const auto guess = softmax.guess(s);
     const bool holds = softmax.holds(guess, limit);
     tile::round_to<T>(p, s);  // S is not kept with P, so a guess that does not hold is never corrected

@@ -29,14 +29,14 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkIte
     mma.pv(o, p);  // the last of this part
     ptx::wgmma_wait<0>();
     mma.release_v();
-    const PartsSoFar<V> sums{params, number + half};
-    typename PartsSoFar<V>::Rows rows{softmax.part_top(), softmax.part_bottom()};
+    const PartsSoFar<V> sums{params, consumer() + half};
+    typename PartsSoFar<V>::PartPair rows{softmax.part_top(), softmax.part_bottom()};
     sums.template merge<8>(batch_invariant_part_at(first_tile) == part, rows, o);
     sums.keep(rows, o);
     o.clear();
     softmax.restart();
     kv_tile = item.kv.next(tiles.last());
-    mma.qk(s, q.tile(), number, [] {});
+    mma.qk(s, q.tile(), m_tile, [] {});
     ptx::wgmma_wait<0>();
     first_kv_iteration(item, kv_tile, softmax, s, p);
     kv_tile = item.kv.next(kv_tile);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: where the rows of a tile of K or V are, and the loads that bring them into shared memory. All loaders
-// ask here; the host's half is KvRows in src/problem/tensors.hpp. There are three sources (KvIn); pages and slots
-// together are called paged:
+// of K and V of the forward kernel ask here; the host's half is KvRows in src/problem/tensors.hpp. There are three
+// sources (KvIn); pages and slots together are called paged:
 //
 //   rows    The rows of a sequence lie one after the other. One thread issues a TMA box for each panel of a tile (128
 //           bytes of its columns, one swizzle atom), with all rows of the tile.
 //   pages   The rows of a sequence lie in pages of a pool, and a block table names the pages (PagedAttention, Kwon et
 //           al. 2023). A box has PageParams::box rows, which divides both the page and the tile, so that no box leaves
-//           its page. A warp loads a tile, and each lane issues the boxes of its rows, one for each panel. Each takes
-//           some 80 cycles.
+//           its page. A warp loads a tile; a box of rows is a lane's, which issues one load for each panel of it. The
+//           lanes' loads are issued one after the other, some 80 cycles each. A box may begin at any row of the tile in
+//           shared memory: TMA swizzles by the shared address.
 //   slots   Pages of which less than 8 rows follow each other, down to single rows. A warp copies the rows by
 //           cp.async, 16 bytes a lane, and swizzles them itself. Whoever multiplies them needs a proxy fence first:
 //           fence_for_wgmma().
@@ -19,13 +20,19 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/parts.h"
+#include "contract/types.h"
 #include "device/attn/tma_rows.cuh"
 #include "device/fwd/work_item.cuh"
 #include "device/ptx/async_copy.cuh"
+#include "device/ptx/shared_memory.cuh"
+#include "device/ptx/tma.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::fwd {
 
-// Whether this thread does what one thread of a loader does: it takes items, announces bytes, has the next item drawn.
+// Whether this thread of a loader does what one thread does: it takes items, announces bytes, has the next item drawn.
+// Only for threads of a loader: where the rows lie in a tensor, a loader is one thread, and that is the answer.
 template <FwdVariant V>
 __device__ __forceinline__ bool is_leading_thread() {
   return V.kv.in == KvIn::rows || threadIdx.x % 32 == 0;
@@ -48,9 +55,9 @@ template <FwdVariant V, class Cursor, class Ring>
 __device__ __forceinline__ ptx::u64* announce(Cursor& at, Ring& ring, ptx::u32 bytes) {
   if (is_leading_thread<V>()) {
     if constexpr (V.kv.in == KvIn::slots)
-      ptx::mbarrier_arrive(&ring.full[at.stage]);
+      at.arrive_full(ring);
     else
-      at.announce(ring, bytes);
+      at.expect_bytes(ring, bytes);
   }
   return &ring.full[at.stage];
 }
@@ -61,12 +68,13 @@ __device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
   if (V.kv.in != KvIn::slots && !is_leading_thread<V>()) return;
   at.wait_room(ring);
   announce<V>(at, ring, 0);
-  if constexpr (V.kv.in == KvIn::slots) ptx::mbarrier_arrive(&ring.full[at.stage]);
+  if constexpr (V.kv.in == KvIn::slots) at.arrive_full(ring);
 }
 
 // By whoever has waited for a stage that a loader fills, before wgmma reads it. cp.async writes by the generic proxy
 // and completes after its thread has gone on, so the writer cannot fence; the reader does, after the mbarrier has
-// ordered the writes before it.
+// ordered the writes before it. (Stages that Transposers or Dequantisers fill are fenced by these already, and there
+// the fence is one too many.)
 template <FwdVariant V>
 __device__ __forceinline__ void fence_for_wgmma() {
   if constexpr (V.kv.in == KvIn::slots) ptx::fence_proxy_async_shared();
@@ -74,8 +82,7 @@ __device__ __forceinline__ void fence_for_wgmma() {
 
 enum class KvSide { k, v };
 
-// Of an item's K or V. load() is called for the item's tiles in descending key order, from the tile with
-// the highest keys down.
+// Of an item's K or V. load() is called for the item's tiles in descending key order.
 template <FwdVariant V, KvSide Side, KvIn In = V.kv.in>
 struct KvSource {
   const TmaMap& map;
@@ -92,7 +99,8 @@ struct KvSource {
   }
 };
 
-// The entry of the table for a row. Only those of rows that count name a page.
+// The entry of the table for a row. It may be read for every row of the sequence, for it is read ahead: also for rows
+// below a window. There it must name a page; beyond the sequence's end it is not read.
 struct PageOfRow {
   const PageParams& pages;
   const int* table;  // of the sequence
@@ -159,7 +167,7 @@ struct KvSource<V, Side, KvIn::pages> {
 // Lane l has the rows l, l + 32, ... of a tile, and has read the table for those of the next tile, which lies below.
 // Each lane copies 16 bytes of a row, or of one of several rows at once, always of the same columns. So 32 copies take
 // a shuffle for the number of the row's granule, a product for its address, and little more: a warp has to issue them
-// at its share of the memory's speed. docs/experiments/0051.
+// at its share of the memory's speed. docs/experiments/0051-even-splits.md.
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvIn::slots> {
   static constexpr int groups = (V.tiles.kv + 31) / 32;  // of 32 rows

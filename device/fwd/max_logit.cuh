@@ -4,8 +4,9 @@
 // earlier calls saw.
 //
 // A tile's scores are looked at where the softmax takes them: modified, masked by index, not yet overwritten. Rows past
-// the end of a sequence and padding rows have scores too; they are left out by index at the end. A NaN is left out: the
-// larger one of a number and a NaN is the number. Which CTA comes first does not matter, so the bits never differ.
+// the end of a sequence and padding rows have scores too; they are left out by index at the end. A NaN is left out:
+// `most` begins at -inf and is raised by fmaxf alone, which gives the other operand where one is NaN, so it is never
+// NaN when the warp compares it as an integer. Which CTA comes first does not matter, so the bits never differ.
 #pragma once
 #include "contract/fields.h"
 #include "contract/fwd_params.h"
@@ -39,13 +40,13 @@ struct TrackingMax : Softmax {
   }
   template <int Cols>
   __device__ __forceinline__ attn::Fate guarded_step(tile::Accum<Cols>& s, attn::RowPair& rescale) {
-    most = largest_of(s, most);
+    most = attn::largest_of(s, most);
     return Softmax::guarded_step(s, rescale);
   }
   template <int Cols>
   __device__ __forceinline__ auto guess(tile::Accum<Cols>& s) {
     // Scales are positive: the largest product has the largest score.
-    const attn::RowPair of_tile = largest_of(s, {-tile::inf, -tile::inf});
+    const attn::RowPair of_tile = attn::largest_of(s, {-tile::inf, -tile::inf});
     offer({of_tile.top * attn::of_row(this->scale, false), of_tile.bottom * attn::of_row(this->scale, true)});
     return Softmax::guess(s);
   }
@@ -65,16 +66,6 @@ struct TrackingMax : Softmax {
   __device__ __forceinline__ void offer(attn::RowPair x) {
     most = {fmaxf(most.top, x.top), fmaxf(most.bottom, x.bottom)};
   }
-  // At least `m`.
-  template <int Cols>
-  static __device__ __forceinline__ attn::RowPair largest_of(const tile::Accum<Cols>& s, attn::RowPair m) {
-#pragma unroll
-    for (int i = 0; i < Cols / 2; ++i) {
-      float& of_row = (i & 2) ? m.bottom : m.top;
-      of_row = fmaxf(of_row, s.x[i]);
-    }
-    return m;
-  }
 };
 
 // Raises the numbers of an M tile's heads in memory, by all lanes of its warps: one for the 16 rows of a warp, or of
@@ -84,16 +75,16 @@ template <FwdVariant V>
 struct MaxLogit {
   const FwdParams& params;
   const WorkItem& item;
-  MTile<V> its;
+  MTile<V> m_tile;
 
   __device__ __forceinline__ void raise(attn::RowPair most) const {
     if constexpr (V.pack_gqa) {
       raise_row(tile::thread_row(), attn::quad_max(most.top));
       raise_row(tile::thread_row() + 8, attn::quad_max(most.bottom));
     } else {
-      const attn::Rows rows = its.rows();
-      const float top = rows.top < its.seq_q() ? most.top : -tile::inf;
-      const float bottom = rows.bottom < its.seq_q() ? most.bottom : -tile::inf;
+      const attn::Rows rows = m_tile.rows();
+      const float top = rows.top < m_tile.seq_q() ? most.top : -tile::inf;
+      const float bottom = rows.bottom < m_tile.seq_q() ? most.bottom : -tile::inf;
       const int largest = __reduce_max_sync(~0u, turned(__float_as_int(fmaxf(top, bottom))));
       if (threadIdx.x % 32 == 0) raise(item.head, __int_as_float(turned(largest)));
     }
@@ -104,10 +95,8 @@ struct MaxLogit {
   static __device__ int turned(int bits) { return bits < 0 ? bits ^ 0x7fffffff : bits; }
 
   __device__ void raise_row(int row_in_m_tile, float most) const {
-    const PackParams& pack = params.pack;
-    const int of_pack = row_in_m_tile / pack.rows, row = its.first_row() + row_in_m_tile % pack.rows;
-    const bool exists = of_pack < pack.heads && row < its.seq_q();
-    if (exists && threadIdx.x % 4 == 0) raise(item.head * pack.heads + of_pack, most);
+    const typename MTile<V>::Row row = m_tile.at(row_in_m_tile);
+    if (row.exists && threadIdx.x % 4 == 0) raise(row.head, most);
   }
   __device__ void raise(int head, float in_base_2) const {
     if (in_base_2 == -tile::inf) return;

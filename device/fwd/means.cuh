@@ -22,6 +22,7 @@
 #include "device/fwd/work_item.cuh"
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/math.cuh"
+#include "device/ptx/types.cuh"
 #include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
@@ -38,19 +39,19 @@ struct Means {
   attn::RowPair raises;                                    // all scores of this thread's two rows, in base 2
   float v[(V.dims.v + together - 1) / together][columns];  // mean_v, this lane's columns
 
-  __device__ __forceinline__ Means(const FwdParams& params, const WorkItem& item, const MTile<V>& its) {
+  __device__ __forceinline__ Means(const FwdParams& params, const WorkItem& item, const MTile<V>& m_tile) {
     raises = {0.f, 0.f};
 #pragma unroll
     for (auto& some : v)
 #pragma unroll
       for (float& x : some) x = 0.f;
-    if (its.seq_kv() == 0) return;  // the means of no rows
+    if (m_tile.seq_kv() == 0) return;  // the means of no rows
     const float* const mean = numbers(params, item, params.means.v);
 #pragma unroll
     for (int i = 0; i < V.dims.v; i += together) load(v[i / together], mean, i + first_column(), params.dim_v);
-    const attn::RowPair products = with_mean(params, item, its);
-    raises = {factor(params, item, its.at(tile::thread_row())) * products.top,
-              factor(params, item, its.at(tile::thread_row() + 8)) * products.bottom};
+    const attn::RowPair products = with_mean(params, item, m_tile);
+    raises = {factor(params, item, m_tile.at(tile::thread_row())) * products.top,
+              factor(params, item, m_tile.at(tile::thread_row() + 8)) * products.bottom};
   }
 
   // o_scale: of O. Softmax and O become as if K and V had had their means; then O's columns have their scales too.
@@ -66,9 +67,9 @@ struct Means {
 #pragma unroll
     for (int i = 0; i < V.dims.v / 2; i += 4) {
       const int column = 2 * i, lane = column % together / columns + threadIdx.x % 4 / 2;
-      const float(&its)[columns] = v[column / together];
-      const float2 first = {__shfl_sync(~0u, its[0], lane), __shfl_sync(~0u, its[1], lane)};
-      const float2 second = {__shfl_sync(~0u, its[2], lane), __shfl_sync(~0u, its[3], lane)};
+      const float(&means)[columns] = v[column / together];
+      const float2 first = {__shfl_sync(~0u, means[0], lane), __shfl_sync(~0u, means[1], lane)};
+      const float2 second = {__shfl_sync(~0u, means[2], lane), __shfl_sync(~0u, means[3], lane)};
       const float2 mean = threadIdx.x % 2 == 0 ? first : second;
       o.x[i] += top * mean.x;
       o.x[i + 1] += top * mean.y;
@@ -94,7 +95,7 @@ struct Means {
 
   // q.mean_k. Padding rows are not read and have 0.
   static __device__ __forceinline__ attn::RowPair with_mean(const FwdParams& params, const WorkItem& item,
-                                                            const MTile<V>& its) {
+                                                            const MTile<V>& m_tile) {
     const float* const mean = numbers(params, item, params.means.k);
     const int first_row = threadIdx.x / 32 % 4 * rows;
     float sums[rows] = {};
@@ -107,7 +108,7 @@ struct Means {
       Four q[rows];
 #pragma unroll
       for (int row = 0; row < rows; ++row) {
-        const auto at = its.at(first_row + row);
+        const auto at = m_tile.at(first_row + row);
         q[row] = at.exists ? *reinterpret_cast<const Four*>(row_of_q(params, item, at) + column * size_of(V.dtype))
                            : Four{};
       }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: the order in which the Consumers of a CTA issue the MMAs of a kv tile: one after the other, round and
-// round (the warp scheduler barriers of FlashAttention-3). A Consumer lets the next one go when its S is there, between
+// device/fwd: the order in which the Consumers of a CTA issue the MMAs of a kv tile: in round-robin order (the
+// warp scheduler barriers of FlashAttention-3). A Consumer lets the next one go when its S is there, between
 // two items when its last P V is: while it computes weights of S, the next one has the tensor core. Without an order
 // all of them get S at the same time, and then all of them want the exponential unit (docs/10-fp8.md).
 //
@@ -25,8 +25,10 @@ struct MmaOrder {
   static __device__ void init(ptx::u64* all) {
     for (int i = 0; i < Consumers; ++i) ptx::mbarrier_init(&all[i], 4);
   }
-  __device__ MmaOrder(ptx::u64* all, int number) : all(all), number(number) {
-    if (number == Consumers - 1) pass();  // the first Consumer begins
+  __device__ MmaOrder(ptx::u64* all, int number) : all(all), number(number) {}
+  // Once, before the first take(): the last Consumer lets the first one begin.
+  __device__ void begin() const {
+    if (number == Consumers - 1) pass();
   }
   __device__ __forceinline__ void take() {
     ptx::mbarrier_wait(&all[number], phase);
@@ -41,6 +43,7 @@ struct MmaOrder {
 struct NoMmaOrder {
   static __device__ void init(ptx::u64*) {}
   __device__ NoMmaOrder(ptx::u64* = nullptr, int = 0) {}
+  __device__ void begin() const {}
   __device__ void take() const {}
   __device__ void pass() const {}
 };
@@ -50,7 +53,7 @@ template <int Stages, class MmaOrderIfAny = NoMmaOrder>
 __device__ void skip(tile::Cursor<Stages>& at, tile::Ring<Stages>& ring, TileSequence<int> tiles,
                      MmaOrderIfAny&& mma_order = {}) {
 #pragma unroll 1
-  for (int tile = tiles.begin; tile < tiles.end; ++tile) {
+  for (int tile = tiles.begin; tile < tiles.end; ++tile) {  // only their number counts
     mma_order.take();
     mma_order.pass();
     at.wait(ring);

@@ -2,12 +2,21 @@
 // device/fwd: the epilogue of split-KV variants. A part of a tile leaves O and the softmax as they are in the
 // workspace, where device/fwd/combine.cuh finds them; a tile of one part is finished here.
 #pragma once
+#include "contract/fwd_params.h"
+#include "contract/fwd_variant.h"
+#include "contract/parts.h"
 #include "contract/split.h"
+#include "contract/types.h"
+#include "device/attn/lse_merge.cuh"
+#include "device/attn/softmax.cuh"
 #include "device/fwd/final_epilogue.cuh"
+#include "device/fwd/gate.cuh"
 #include "device/fwd/output_columns.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/fwd/schedule.cuh"
 #include "device/fwd/work_item.cuh"
+#include "device/tile/accum.cuh"
+#include "device/tile/constants.cuh"
 
 namespace froghopper::fwd {
 
@@ -18,14 +27,14 @@ struct PartEpilogue {
 
   const FwdParams& params;
   const WorkItem& item;
-  const MTile<V>& its;
+  const MTile<V>& m_tile;
   float o_scale;  // with 8-bit K and V
   int half;       // as of FinalEpilogue
 
   template <class Softmax>
   __device__ __forceinline__ void run(const Softmax& softmax, Output& o) const {
-    const Row top = its.at(tile::thread_row()), bottom = its.at(tile::thread_row() + 8);
-    const auto tiles = tiles_of<V>(params, item.q_tile, {0, its.seq_q(), 0, its.seq_kv()});
+    const Row top = m_tile.at(tile::thread_row()), bottom = m_tile.at(tile::thread_row() + 8);
+    const auto tiles = tiles_of<V>(params, item.q_tile, {0, m_tile.seq_q(), 0, m_tile.seq_kv()});
     if constexpr (fwd_splits_evenly(V)) {
       if (item.workspace_slot >= 0) return keep(item.workspace_slot, top, bottom, softmax, o);
     } else if constexpr (V.batch_invariant) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: the roles of the forward kernel that move data. Its banner, in forward.cuh, says how they act together.
+// device/fwd: the roles of the forward kernel that move data. The head of forward.cuh says how they act together.
 // Kernel is Forward of a variant.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
+#include "contract/split.h"
+#include "contract/types.h"
 #include "device/attn/tickets.cuh"
 #include "device/attn/tma_rows.cuh"
 #include "device/fwd/kv_source.cuh"
@@ -11,9 +13,14 @@
 #include "device/fwd/work_item.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/mbarrier.cuh"
+#include "device/ptx/shared_memory.cuh"
+#include "device/ptx/tma.cuh"
+#include "device/ptx/types.cuh"
+#include "device/tile/shared_tile.cuh"
 
 namespace froghopper::fwd {
 
+// Not o_map: nobody waits for the stores that it is for.
 __device__ inline void prefetch_maps(const FwdParams& params) {
   if (threadIdx.x == 0) ptx::prefetch_map(&params.q);
   if (threadIdx.x == 32) ptx::prefetch_map(&params.k);
@@ -27,9 +34,17 @@ __device__ bool draws_late(const FwdParams& params, const WorkItem& item) {
   return !fwd_splits_evenly(V) && item.kv.count() >= params.order.late_tiles;
 }
 
-// A late draw happens when this many K tiles and one more are still to be issued. It takes a read from memory and the
-// load of Q; these tiles and what is being loaded into the ring hide it.
-constexpr int loads_ahead = 2;
+// A late draw happens when so many loads of K are still to be issued. It takes a read from memory and the load of Q;
+// these tiles and what is being loaded into the ring hide it.
+constexpr int draw_at_loads_left = 3;
+
+// PackGQA: no load fills the rows of a Q tile that are padding, but they are multiplied. So they are 0 from the start.
+template <int Threads, class Tile, int Stages>
+__device__ void clear_padding_rows(Tile (&q)[Stages]) {
+  uint4* const all = reinterpret_cast<uint4*>(q);
+  for (int i = threadIdx.x; i < Stages * Tile::bytes / 16; i += Threads) all[i] = {0, 0, 0, 0};
+  ptx::fence_proxy_async_shared();
+}
 
 template <class Kernel>
 struct Dispatcher {
@@ -66,17 +81,17 @@ struct Dispatcher {
     if constexpr (!V.ragged) ptx::wait_for_earlier_kernels();
     if constexpr (fwd_splits(V)) {
       ptx::let_next_kernel_start();  // combine, which is small. Not before: it reads lengths at once
-      item = pass_empty(schedule, tickets, number, item);
+      item = pass_parts_without_keys(schedule, tickets, number, item);
     }
     if (!tickets.in_use()) return take_only(item);
-    while (!item.none()) {
+    while (!item.is_end()) {
       if (first_lane()) {
         publish(item);
         number = gridDim.x + load_q_and_draw(tickets, item);
       }
       number = __shfl_sync(~0u, number, 0);
       item = schedule.find(number);
-      if constexpr (fwd_splits(V)) item = pass_empty(schedule, tickets, number, item);
+      if constexpr (fwd_splits(V)) item = pass_parts_without_keys(schedule, tickets, number, item);
     }
     let_next_kernel_start();
     if (first_lane()) {
@@ -91,7 +106,7 @@ struct Dispatcher {
   __device__ void run_evenly() {
     EvenSchedule<V> schedule(params);
     ptx::let_next_kernel_start();  // combine, which reads nothing before it has waited
-    for (WorkItem item = schedule.next(); !item.none(); item = schedule.next())
+    for (WorkItem item = schedule.next(); !item.is_end(); item = schedule.next())
       if (first_lane()) {
         publish(item);
         load_q(item);
@@ -101,12 +116,13 @@ struct Dispatcher {
     q.begin_fill(smem.q_ring, 0);
   }
 
-  // Consumers store an item when the next one is known. A ticket is two or three reads of memory away from a launch's
-  // first one, 2 us, which a short item would wait for.
+  // Every CTA has one item or none, so no ticket is drawn. Consumers store an item only when the next one is known,
+  // and a launch's first ticket takes two or three dependent accesses to global memory (the counter has to be reset),
+  // some 2 us: a short item would wait for it before its store.
   __device__ void take_only(const WorkItem& item) {
     let_next_kernel_start();
     if (!first_lane()) return;
-    if (!item.none()) {
+    if (!item.is_end()) {
       publish(item);
       load_q(item);
     }
@@ -122,8 +138,9 @@ struct Dispatcher {
 
   // Parts without keys are drawn, and nobody hears of them.
   template <class Schedule>
-  __device__ WorkItem pass_empty(Schedule& schedule, const attn::Tickets& tickets, int& number, WorkItem item) {
-    while (item.empty()) {
+  __device__ WorkItem pass_parts_without_keys(Schedule& schedule, const attn::Tickets& tickets, int& number,
+                                              WorkItem item) {
+    while (item.has_no_keys()) {
       if (!tickets.in_use()) return {};
       if (first_lane()) number = gridDim.x + tickets.read(tickets.draw());
       number = __shfl_sync(~0u, number, 0);
@@ -137,7 +154,7 @@ struct Dispatcher {
   __device__ void publish(const WorkItem& item) {
     items.wait_room(smem.item_ring);
     smem.items[items.stage] = item;
-    items.announce(smem.item_ring, 0);
+    items.expect_bytes(smem.item_ring, 0);
     items.advance();
   }
 
@@ -171,13 +188,24 @@ __device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typen
   items.wait(smem.item_ring);
   const WorkItem item = smem.items[items.stage];
   if constexpr (Kernel::variant.kv.in != KvIn::rows) __syncwarp();  // every lane has its copy
-  if (is_leading_thread<Kernel::variant>()) ptx::mbarrier_arrive(&smem.item_ring.empty[items.stage]);
+  if (is_leading_thread<Kernel::variant>()) items.release_alone(smem.item_ring);
   items.advance();
   return item;
 }
 
+// How many kv tiles the next item has, which is given back at once: the warps that transpose or dequantise, which need
+// no more of it. 0: no item is left.
+template <class Kernel>
+__device__ __forceinline__ int take_tile_count(typename Kernel::Smem& smem, typename Kernel::ItemStage& items) {
+  items.wait(smem.item_ring);
+  const int tiles = smem.items[items.stage].kv.count();
+  __syncwarp();
+  items.release_and_advance(smem.item_ring);
+  return tiles;
+}
+
 // The kv tile at which the next item is drawn late.
-__device__ inline int draw_at(const WorkItem& item) { return item.kv.with_left(loads_ahead); }
+__device__ inline int draw_at(const WorkItem& item) { return item.kv.with_left(draw_at_loads_left - 1); }
 
 // Of K or of V: one thread, or of pages a warp.
 template <class Kernel, KvSide Side>
@@ -186,7 +214,7 @@ struct Loader {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  ptx::u64* draw_now;  // K's Loader arrives there; null: V's
+  ptx::u64* draw_now;  // where the Loader of K arrives; null for that of V
   typename Kernel::ItemStage items;
   typename Kernel::KvStage at;
 
@@ -194,7 +222,7 @@ struct Loader {
   __device__ void run(Tile (&stages)[V.tiles.stages], typename Kernel::KvRing& ring) {
     while (true) {
       const WorkItem item = take_copy<Kernel>(smem, items);
-      if (item.none()) break;
+      if (item.is_end()) break;
       KvSource<V, Side> source(params, item);
       const int draw_tile = draw_now && draws_late<V>(params, item) ? draw_at(item) : -1;
       for (const int kv_tile : item.kv.in_order()) {

@@ -10,8 +10,8 @@ namespace froghopper::fwd {
 
 // Weights of a tile by the old row max and, if it is not on its way yet, O += P V of the one before. Issued ahead of
 // them, P V would be ahead of the next Consumer's S, which it then keeps waiting; behind them, nothing would run beside
-// the second half. ptxas moves a product ahead of what it does not depend on, so whether this one accumulates is asked
-// of the first half's sum: it does, for no sum of weights is -0.
+// the second half. ptxas moves a product ahead of what it does not depend on. So its accumulate predicate is made to
+// depend on the first half's sum; it is always true, for a sum of weights is never -0.
 template <class Kernel>
 __device__ __forceinline__ auto Consumer<Kernel>::guess_of(Softmax& softmax, Scores& s, const Weights& p, Output& o) {
   if constexpr (!pv_within_softmax(V)) {

@@ -21,26 +21,28 @@
 #include "device/ptx/barrier.cuh"
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/math.cuh"
-#include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/shared_memory.cuh"
 #include "device/ptx/types.cuh"
 #include "device/tile/accum.cuh"
 #include "device/tile/shared_tile.cuh"
 
 namespace froghopper::fwd {
 
-// The first of two rows of this thread's quad, the other one is 8 rows below; and where in a panel its units lie.
+// A quad has two rows of Q, `row` and `row + 8`; a lane reads 16 bytes of each half of a row of a panel.
 template <class Tile>
 struct RowsOfQuad {
-  ptx::u32 row, halves[2];  // a lane's unit of the row's first half, where the row is even, and that of the other
+  // halves: the shared addresses of this lane's 16 bytes, one in either half of the row. Odd rows take the second half
+  // first, so that the 8 lanes that are served at once meet no bank twice.
+  ptx::u32 row, halves[2];
 
-  __device__ __forceinline__ RowsOfQuad(Tile& tile, int number) {
+  __device__ __forceinline__ RowsOfQuad(Tile& tile, int m_tile) {
     const ptx::u32 thread = ptx::thread_here(), lane = thread % 32;
-    row = number * m_tile_rows + thread / 32 % 4 * 16 + lane / 4;
+    row = m_tile * m_tile_rows + thread / 32 % 4 * 16 + lane / 4;
     halves[0] = tile.row(0, row) + Tile::unit(lane % 4 + 4 * (row & 1), row % 8);
     halves[1] = tile.row(0, row) + Tile::unit(lane % 4 + 4 * (1 - (row & 1)), row % 8);
   }
-  // half: 0 or 1 of panel 0, 2 or 3 of panel 1.
+  // half: 0 or 1 are those of panel 0, 2 and 3 those of panel 1.
   __device__ __forceinline__ ptx::u32 at(int half, bool bottom) const {
     return halves[half % 2] + half / 2 * Tile::panel_bytes + (bottom ? 8 * Tile::panel_row_bytes : 0);
   }
@@ -48,8 +50,8 @@ struct RowsOfQuad {
 
 // Returns what this thread's two rows are to be multiplied by to be as they were.
 template <class Tile>
-__device__ __forceinline__ attn::RowPair of_bf16(Tile& q, int number) {
-  const RowsOfQuad<Tile> rows(q, number);
+__device__ __forceinline__ attn::RowPair bf16_to_f16(Tile& q, int m_tile) {
+  const RowsOfQuad<Tile> rows(q, m_tile);
   ptx::u32 x[4];
   attn::RowPair as_before;
 #pragma unroll
@@ -86,7 +88,7 @@ __device__ __forceinline__ attn::RowPair of_bf16(Tile& q, int number) {
 // 8-bit numbers lie in the first half of a row's place and become 16-bit ones in all of it: they are read before any of
 // it is written.
 template <class From, int Rows, int Cols>
-__device__ __forceinline__ void of_8_bits(tile::SharedTile<Rows, Cols>& q) {
+__device__ __forceinline__ void fp8_to_f16(tile::SharedTile<Rows, Cols>& q) {
   using To = tile::SharedTile<Rows, Cols>;
   using Stored = tile::SharedTile<Rows, Cols, 1>;
   static_assert(Stored::panel_bytes == To::panel_bytes);
@@ -114,8 +116,8 @@ __device__ __forceinline__ void of_8_bits(tile::SharedTile<Rows, Cols>& q) {
 
 // The scales of this thread's two rows of a PackGQA tile.
 template <FwdVariant V>
-__device__ attn::RowPair scales_of_packed_rows(const FwdParams& params, const WorkItem& item) {
-  if (item.none()) return {1.f, 1.f};
+__device__ attn::RowPair scales_of_packgqa_rows(const FwdParams& params, const WorkItem& item) {
+  if (item.is_end()) return {1.f, 1.f};
   const PackParams& pack = params.pack;
   const int seq_q = V.ragged ? item.lengths.seq_q : params.seq_q;
   const auto of = [&](int row_in_m_tile) {  // of padding rows any
@@ -130,16 +132,16 @@ __device__ attn::RowPair scales_of_packed_rows(const FwdParams& params, const Wo
 // multiplied by.
 template <FwdVariant V, class Tile>
 __device__ __forceinline__ attn::RowPair queries_in_f16(const FwdParams& params, const WorkItem& item, Tile& q,
-                                                        int number) {
+                                                        int m_tile) {
   attn::RowPair of_rows;
   if constexpr (V.dtype == Dtype::bf16) {
-    of_rows = of_bf16(q, number);
+    of_rows = bf16_to_f16(q, m_tile);
   } else {
-    of_rows = scales_of_packed_rows<V>(params, item);
-    of_8_bits<typename attn::Element<V.dtype>::type>(q);
+    of_rows = scales_of_packgqa_rows<V>(params, item);
+    fp8_to_f16<typename attn::Element<V.dtype>::type>(q);
   }
   ptx::fence_proxy_async_shared();
-  ptx::warpgroup_sync(1 + number);  // a product is the whole M tile's
+  ptx::warpgroup_sync(1 + m_tile);  // a product is the whole M tile's
   return of_rows;
 }
 

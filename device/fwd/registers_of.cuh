@@ -21,24 +21,29 @@ struct RegistersOf {
   static constexpr bool dequantises_in_few =
       fwd_dequantises_on_load(V) && !dequantising_warpgroup && (count > 3 || V.dims.v > 192);
 
-  struct Shares {
-    int consumers, producers;
-    int dequantisers = 0;  // where they are a warpgroup of their own
+  struct Shares {  // of a thread of each role
+    int of_consumer, of_producer;
+    int of_dequantiser = 0;  // where they are a warpgroup of their own
   };
   static constexpr Shares shares() {
     if (dequantising_warpgroup) return V.pack_gqa ? Shares{240, 72, 96} : Shares{208, 40, 56};
     if (crowded && count <= 2) return {240, 24};
-    if (V.kv.in == KvIn::slots && !fwd_reads_8_bit(V) && count <= 2)  // places of rows on their way to addresses
+    if (V.kv.in == KvIn::slots && !fwd_reads_8_bit(V) &&
+        count <= 2)  // to make addresses of rows from the block table
       return V.pack_gqa && count == 1 ? Shares{200, 56} : Shares{216, 72};
     const Shares usual = count == 1 && V.pack_gqa ? Shares{216, 40}
                          : count <= 2             ? Shares{232, 40}
                                                   : Shares{count == 3 ? 160 : 112, 32};
     if (!fwd_reads_8_bit(V) || dequantises_in_few || crowded) return usual;
-    return {usual.consumers - (V.pack_gqa ? 16 : 8), 56};  // to transpose or to dequantise
+    return {usual.of_consumer - (V.pack_gqa ? 16 : 8), 56};  // to transpose or to dequantise
   }
-  static constexpr int consumers = shares().consumers, producers = shares().producers,
-                       dequantisers = shares().dequantisers;
-  static constexpr bool move = dequantising_warpgroup || !V.pack_gqa || count > 1 || fwd_register_shares(V) > 1;
+  // Registers of a thread.
+  static constexpr int of_consumer = shares().of_consumer, of_producer = shares().of_producer,
+                       of_dequantiser = shares().of_dequantiser;
+  static constexpr bool move = dequantising_warpgroup || !V.pack_gqa || count > 1 || fwd_ctas_by_registers(V) > 1;
+
+  // An SM has 65536 registers: 512 a thread of one warpgroup, divided among the CTAs that share it.
+  static_assert(!move || of_producer + of_dequantiser + count * of_consumer <= 512 / fwd_ctas_by_registers(V));
 
   // Blocks on their way from shared memory at once: as many as these registers hold.
   static constexpr int transposed_ahead = crowded ? 3 : 8;

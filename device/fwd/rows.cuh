@@ -9,19 +9,9 @@
 #include "device/attn/mask.cuh"
 #include "device/attn/softmax.cuh"
 #include "device/fwd/work_item.cuh"
-#include "device/ptx/mbarrier.cuh"
 #include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
-
-// Under a mask, lower M tiles attend to more kv tiles. So Consumers swap M tiles from item to item, the first with the
-// last, and do equal work in the end. Variants that read 8-bit K and V do not, because their Consumers wait for each
-// other in any case. Batch-invariant ones keep their sums by number, and four Consumers have no register for it where
-// the mask has a lower bound.
-constexpr bool swaps_m_tiles(FwdVariant v) {
-  const bool own_m_tiles = !v.pack_gqa && fwd_sharers(v) == 1, may = !fwd_reads_8_bit(v) && !fwd_merges_parts(v);
-  return v.mask != Mask::none && own_m_tiles && may && (fwd_consumers(v) < 4 || !bounded_below(v.mask));
-}
 
 // Of an item's M tile `number`. Rows are those of a sequence.
 template <FwdVariant V>
@@ -75,10 +65,12 @@ struct MTile {
     return {item.head, first_row() + row_in_m_tile, first_row() + row_in_m_tile < seq_q()};
   }
 
-  // The kv tiles of the item that this M tile visits, in descending key order: from the one with the highest keys that
-  // it attends to, or the one with the lowest keys alone where it has no rows. It skips at most stages - 1 tiles: it
-  // skips K tiles while it still holds one V stage, and an M tile that needs those K tiles gets at most stages - 1 V
-  // tiles meanwhile.
+  // The kv tiles of the item that this M tile visits, in descending key order: from the one with the highest keys
+  // that it attends to, or the one with the lowest keys alone where it has no rows.
+  // It skips at most stages - 1 tiles; with more, two M tiles could wait for each other. M tile A still holds the
+  // last V of the item before, and skips n K tiles until the K that it waits for. M tile B needs these n K tiles, and
+  // gives each back only when it has the V of the one before. There are stages - 1 stages for those V, so n is at
+  // most that.
   __device__ int first_tile() const {
     if constexpr (V.pack_gqa) return item.kv.first();  // there is no other M tile
     int first = item.kv.first();
@@ -98,13 +90,5 @@ struct MTile {
     return max(of.last(), mask_range().lowest_interior_below(last_row(), V.tiles.kv));
   }
 };
-
-// PackGQA: no load fills the rows of a Q tile that are padding, but they are multiplied. So they are 0 from the start.
-template <int Threads, class Tile, int Stages>
-__device__ void clear_padding_rows(Tile (&q)[Stages]) {
-  uint4* const all = reinterpret_cast<uint4*>(q);
-  for (int i = threadIdx.x; i < Stages * Tile::bytes / 16; i += Threads) all[i] = {0, 0, 0, 0};
-  ptx::fence_proxy_async_shared();
-}
 
 }  // namespace froghopper::fwd

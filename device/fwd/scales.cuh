@@ -5,7 +5,8 @@
 #include "contract/fwd_variant.h"
 #include "contract/parts.h"
 #include "contract/types.h"
-#include "device/attn/softmax_e4m3.cuh"
+#include "device/attn/scaled_softmax.cuh"
+#include "device/attn/tile_scales.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/fwd/work_item.cuh"
 
@@ -16,7 +17,8 @@ __device__ inline float scale_of_row(const ScaleValues& of, int sequence, int he
   return __ldg(of.data + sequence * of.batch + head * of.head + row / scale_block * of.block);
 }
 
-// 16-bit queries have none.
+// 1 where K and V are dequantised on load: 16-bit queries have no scale, and the scales of 8-bit ones, which become
+// f16, are in Consumer::q_rows (queries_in_f16.cuh).
 template <FwdVariant V>
 __device__ float scale_of_queries(const FwdParams& params, const WorkItem& item, int row) {
   if constexpr (fwd_dequantises_on_load(V)) return 1.f;
@@ -37,10 +39,10 @@ __device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, in
 }
 // What the scores of an item's M tile are multiplied by, except for the scale of a tile's keys where each has its own.
 template <FwdVariant V>
-__device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, const MTile<V>& its) {
+__device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, const MTile<V>& m_tile) {
   if constexpr (fwd_dequantised_by_earlier_launch(V))
     return attn::times(params.scale_log2, scale_of_keys<V>(params, item, item.kv.first()));
-  const int row = min(its.first_row(), its.seq_q() - 1);  // an M tile may have no rows
+  const int row = min(m_tile.first_row(), m_tile.seq_q() - 1);  // an M tile may have no rows
   return (V.score_mods.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);
 }
 template <FwdVariant V>
@@ -56,7 +58,7 @@ struct ScalesOfBlocks {
 
   // For the item's tile kv_tile, which lies above all keys where a row attends to none.
   __device__ void begin(const FwdParams& params, const WorkItem& item, int kv_tile) {
-    if (item.none()) return;
+    if (item.is_end()) return;
     of_head = first_of(params, item);
     const int keys = V.ragged ? item.lengths.seq_kv : params.seq_kv;
     read(params, min(kv_tile, (keys + V.tiles.kv - 1) / V.tiles.kv - 1));
@@ -76,8 +78,8 @@ struct ScalesOfBlocks {
     return item.sequence * params.block_scales.batch + kv_head<V>(params, item) * params.block_scales.head;
   }
   static __device__ __forceinline__ attn::TileScales pair(const FwdParams& params, int number) {
-    const float2 its = __ldcg(reinterpret_cast<const float2*>(params.block_scales.data) + number);
-    return {its.x, its.y};
+    const float2 scales = __ldcg(reinterpret_cast<const float2*>(params.block_scales.data) + number);
+    return {scales.x, scales.y};
   }
 };
 

@@ -21,7 +21,7 @@ struct ScoreMod {
 
   // Early, for it comes from memory.
   __device__ void prefetch(const FwdParams& params, const WorkItem& item) {
-    slope = !V.score_mods.alibi || item.none() ? 0.f : attn::slope_of(params.slopes, item.sequence, item.head);
+    slope = !V.score_mods.alibi || item.is_end() ? 0.f : attn::slope_of(params.slopes, item.sequence, item.head);
   }
 
   template <class Softmax>

@@ -6,7 +6,7 @@
 #include "contract/fwd_smem.h"
 #include "contract/fwd_variant.h"
 #include "contract/types.h"
-#include "device/attn/softmax_e4m3.cuh"
+#include "device/attn/tile_scales.cuh"
 #include "device/tile/ring.cuh"
 #include "device/tile/shared_tile.cuh"
 

@@ -13,11 +13,12 @@ struct alignas(16) WorkItem {
   int q_tile, head, sequence;
   TileSequence<int> kv;   // the kv tiles that it visits
   attn::Lengths lengths;  // of its sequence; read in ragged variants only
-  int workspace_slot =
-      -1;  // even splits: of this part, contract/split.h; -1: none, it has all kv tiles of the q tile
+  // Even splits: the slot of this part, contract/split.h. -1: it has none, as the item has all kv tiles of the q tile.
+  int workspace_slot = -1;
 
-  __device__ bool none() const { return kv.none(); }        // no item is left
-  __device__ bool empty() const { return kv.count() < 0; }  // split-KV variants: a part without keys; for nobody
+  __device__ bool is_end() const { return kv.none(); }  // no item is left: all roles end
+  // Split-KV variants: a part in which the q tile attends to no key. The Dispatcher does not publish it.
+  __device__ bool has_no_keys() const { return kv.count() < 0; }
 };
 
 template <FwdVariant V>
@@ -29,7 +30,7 @@ __device__ int rows_of_tile(const FwdParams& params) {
   return V.pack_gqa ? params.pack.rows : V.tiles.q;
 }
 
-// What an item's `head` counts: query heads; packed: as many of them together as a tile has.
+// What an item's `head` counts: query heads; PackGQA: groups of as many query heads as a tile has.
 template <FwdVariant V>
 __device__ int heads_of_items(const FwdParams& params) {
   return V.pack_gqa ? params.heads_q / params.pack.heads : params.heads_q;

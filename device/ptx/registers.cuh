@@ -18,13 +18,13 @@ __device__ __forceinline__ void keep_order() { asm volatile("" ::: "memory"); }
 
 // A copy of x that the compiler knows nothing about: what follows from it is computed here, not kept in registers from
 // outside of a loop.
-__device__ __forceinline__ int computed_here(int x) {
+__device__ __forceinline__ int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;
 }
 
 // x is computed by here, and not later, where it is first used.
-__device__ __forceinline__ void computed_by_here(float& x) { asm volatile("" : "+f"(x)); }
+__device__ __forceinline__ void force(float& x) { asm volatile("" : "+f"(x)); }
 
 // Moves registers between warpgroups (PTX ISA, setmaxnreg). All four warps of a warpgroup execute it.
 template <int N>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/ptx: loads and stores by TMA (PTX ISA, cp.async.bulk.tensor). Coordinates are in elements, innermost first; a
-// box may begin and end out of bounds, what lies there arrives as zeros and counts as bytes, and is not stored.
+// device/ptx: loads and stores by TMA (PTX ISA, cp.async.bulk.tensor). Coordinates are in elements, innermost first. A
+// box may begin and end out of bounds: what lies there arrives as zeros, which count as bytes, and is not stored.
 #pragma once
-#include "device/ptx/mbarrier.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::ptx {
 

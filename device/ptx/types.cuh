@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/ptx: one function per instruction, named after it. No policy, no attention, and one loop: mbarrier_wait, as
-// its instruction waits for some time only.
-// This file: integers, tags of element types, and shared addresses.
+// device/ptx: thin wrappers of PTX instructions. The first lines of each file say where PTX ISA describes them. Only
+// here is asm written; nothing here knows of tiles or attention. This file: integers, tags of element types, and shared
+// addresses.
 #pragma once
 
 namespace froghopper::ptx {
 
-using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
@@ -16,6 +15,6 @@ struct f16;
 struct e4m3;
 struct e5m2;
 
-__device__ __forceinline__ u32 smem_addr(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ u32 smem_addr(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
 }  // namespace froghopper::ptx

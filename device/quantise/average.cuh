@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // k and v in 16 bits -> the mean of each sequence's rows, for each head and column; that of k rotated, as its rows are.
 //
-// Work      sum_rows: a CTA has a chunk, 512 rows of one head; divide, a launch later: a sequence and head
+// Work      sum_rows: a CTA has a chunk, average_rows rows of one head; divide, a launch later: a sequence and head
 // Roles     sum_rows: a thread has 8 columns of every so many-th row, then one column of all. divide: one column
 // Order     the head runs fastest, so that CTAs read neighbouring memory at a time. 8 rows are summed in fp32, such
 //           sums in fp64; in the same order in every run
-// Overlap   8 loads a thread are on their way at once, and all CTAs of an SM
+// Overlap   8 loads a thread are on their way at once, in 32 registers, and all CTAs of an SM; no bound is set on
+//           registers
 // Barriers  between the threads' sums and the columns'; between two steps of the rotation
 // Shared    sums of threads; or the mean that is rotated
 #pragma once
 #include "contract/average.h"
+#include "contract/parts.h"
 #include "contract/quantise.h"
+#include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/types.cuh"
@@ -38,7 +41,7 @@ struct Average {
 
  private:
   struct WorkItem {
-    const AveragedTensor* its;
+    const AveragedTensor* tensor;
     int sequence, chunk, head;
     long long mean;  // its number
   };
@@ -47,23 +50,24 @@ struct Average {
     const unsigned tensor = pair / static_cast<unsigned>(params.sequences);
     const int head = blockIdx.x - row * params.heads, sequence = pair - tensor * params.sequences;
     if (tensor >= params.count) return {};  // the plan counts both, and one may be left out
-    const AveragedTensor* const its = params.tensors + tensor;
+    const AveragedTensor* const averaged = params.tensors + tensor;
     const int chunk = row - pair * chunks;
-    return {its, sequence, chunk, head, its->first_mean + static_cast<long long>(sequence) * params.heads + head};
+    return {averaged, sequence, chunk, head,
+            averaged->first_mean + static_cast<long long>(sequence) * params.heads + head};
   }
 
   static __device__ void sum_rows(const AverageParams& params, double* sums) {
     const WorkItem item = find(params, params.chunks);
-    if (!item.its) return;
-    const RowsOfSequence all = rows_of(*item.its, item.sequence);
+    if (!item.tensor) return;
+    const RowsOfSequence all = rows_of(*item.tensor, item.sequence);
     const int first = item.chunk * average_rows, rows = min(all.count - first, average_rows);
     if (rows <= 0) return;
     const int column = threadIdx.x % across * 8, down = threadIdx.x / across;
     if (down < apart) {
       double mine[8] = {};
-      if (column < item.its->dim) {
-        const StridedTensor& from = item.its->from;
-        const int batch = item.its->cu ? 0 : item.sequence;
+      if (column < item.tensor->dim) {
+        const StridedTensor& from = item.tensor->from;
+        const int batch = item.tensor->cu ? 0 : item.sequence;
         const char* const at = static_cast<const char*>(from.data) + batch * from.batch + item.head * from.head +
                                (all.first + first) * from.row + column * size_of(V.from);
         for (int row = down; row < rows; row += together * apart) add_rows(at, from.row, row, rows, mine);
@@ -103,20 +107,21 @@ struct Average {
 
   static __device__ void divide(const AverageParams& params, double* mean) {
     const WorkItem item = find(params, 1);
-    if (!item.its) return;
-    const AveragedTensor& its = *item.its;
-    const int rows = rows_of(its, item.sequence).count, column = threadIdx.x;
+    if (!item.tensor) return;
+    const AveragedTensor& tensor = *item.tensor;
+    const int rows = rows_of(tensor, item.sequence).count, column = threadIdx.x;
     const int chunks = (rows + average_rows - 1) / average_rows;
     double sum = 0;
     if (column < V.dim)
       for (int i = 0; i < chunks; ++i) sum += params.sums[(item.mean * params.chunks + i) * V.dim + column];
     double number = rows > 0 ? sum / rows : 0;
-    if (its.rotation) number = rotated(number, its.rotation, params.seed, mean);
+    if (tensor.rotation) number = rotated(number, tensor.rotation, params.seed, mean);
     if (column >= V.dim) return;
     params.means[item.mean * V.dim + column] = static_cast<float>(number);
-    if (column >= its.dim) return;
-    const double norm = its.rotation ? rsqrt(static_cast<double>(its.rotation)) : 1;
-    its.mean[item.sequence * its.mean_batch + item.head * its.mean_head + column] = static_cast<float>(number * norm);
+    if (column >= tensor.dim) return;
+    const double norm = tensor.rotation ? rsqrt(static_cast<double>(tensor.rotation)) : 1;
+    tensor.mean[item.sequence * tensor.mean_batch + item.head * tensor.mean_head + column] =
+        static_cast<float>(number * norm);
   }
 
   // A thread's column of a row that all threads hold together, not divided by sqrt(block).

@@ -11,6 +11,7 @@
 #include "contract/quantise.h"
 #include "device/ptx/math.cuh"
 #include "device/ptx/matrix.cuh"
+#include "device/ptx/types.cuh"
 
 namespace froghopper::quantise {
 

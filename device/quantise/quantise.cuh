@@ -4,16 +4,20 @@
 //
 // Work      a persistent CTA takes every so many-th item; an item is a tile, 128 rows of one head of one tensor
 // Roles     8 warps, 16 rows each. A quad has rows r and r + 8 of them, a thread every fourth 16 bytes of both.
-//           The first thread also finds out where tiles lie
+//           The first thread also finds the addresses of tiles (Walk). 3, 2 or 1 CTAs an SM, by the columns, share its
+//           registers (quantise_ctas_per_sm)
 // Order     the head runs fastest, so that CTAs read neighbouring memory at a time
-// Overlap   the next tiles come by cp.async while this one is computed
-// Barriers  one a tile, between the warps' largest numbers and the tile's. What a thread loads it reads itself. A place
-//           is found after a tile's barrier and read after the next one's, and a slot is written again when all threads
-//           have passed the barrier of the tile after the one that it was for
+// Overlap   the next tiles come by cp.async while this one is computed. It is launched without overlap with other
+//           kernels
+// Barriers  one a tile, between the warps' largest numbers and the tile's. What a thread loads it reads itself. The
+//           addresses of a tile are found after one tile's barrier and read after the next one's, and they are written
+//           over when all threads have passed the barrier of the tile after the one that they were for
 // Shared    a ring of tiles, in pieces of 16 bytes a thread; the rotation's matrices; a number a warp, twice, so that
-//           the next tile's is written while this one's is read; places of tiles, and the way to the next one
+//           the next tile's is written while this one's is read; addresses of tiles, and the Walk to the next one
 // Padding   rows past a sequence's end and columns past a row's are zeros, whatever memory holds there
 #pragma once
+#include "contract/quantise.h"
+#include "contract/quantise_params.h"
 #include "contract/quantise_variant.h"
 #include "device/attn/element.cuh"
 #include "device/ptx/async_copy.cuh"
@@ -36,9 +40,10 @@ struct Quantise {
   static constexpr int smem_bytes = quantise_smem_bytes(V);
   static constexpr int groups = V.dim / group_columns;
   static constexpr int stages = quantise_stages(V);
-  // Of the tile that is computed: a place is known two barriers before its tile is loaded, stages - 1 tiles ahead.
-  static constexpr int places_ahead = stages + 1;
-  static_assert(places_ahead < quantise_places);
+  // Tiles are loaded stages - 1 tiles ahead of the one that is computed, and their addresses are found two barriers
+  // before that.
+  static constexpr int tiles_ahead = stages + 1;
+  static_assert(tiles_ahead < quantise_known_tiles);
 
   // What a thread has of a tile: 8 columns of each group, of two rows.
   using Numbers = float[groups][2][8];
@@ -47,7 +52,7 @@ struct Quantise {
     uint4 ring[stages][groups][2][threads];
     Matrices<From, V.dim> matrices;
     float of_warp[2][warps];
-    Tile places[quantise_places];
+    Tile tiles[quantise_known_tiles];
     Walk walk;
   };
   static_assert(sizeof(Smem) == smem_bytes);
@@ -59,7 +64,7 @@ struct Quantise {
     if (params.tensors[0].rotation) smem.matrices.make(params.seed, params.tensors[0].rotation, threads);
     const auto find_next = [&](int item_number) {
       if (threadIdx.x != 0) return;
-      smem.walk.put<V.smooth>(params, smem.places[item_number % quantise_places]);
+      smem.walk.put<V.smooth>(params, smem.tiles[item_number % quantise_known_tiles]);
       smem.walk.next(params);
     };
     if (threadIdx.x == 0) {
@@ -67,17 +72,17 @@ struct Quantise {
       smem.walk.step = gridDim.x;
       smem.walk.begin(params);
     }
-    for (int item_number = 0; item_number < places_ahead; ++item_number) find_next(item_number);
+    for (int item_number = 0; item_number < tiles_ahead; ++item_number) find_next(item_number);
     __syncthreads();
 #pragma unroll
     for (int item_number = 0; item_number < stages - 1; ++item_number)
-      load(smem.ring[item_number], smem.places[item_number]);
-    for (int item_number = 0, stage = 0; smem.places[item_number % quantise_places].from; ++item_number) {
+      load(smem.ring[item_number], smem.tiles[item_number]);
+    for (int item_number = 0, stage = 0; smem.tiles[item_number % quantise_known_tiles].from; ++item_number) {
       const int free = stage == 0 ? stages - 1 : stage - 1;  // the one that was read last
-      load(smem.ring[free], smem.places[(item_number + stages - 1) % quantise_places]);
+      load(smem.ring[free], smem.tiles[(item_number + stages - 1) % quantise_known_tiles]);
       ptx::cp_async_wait<stages - 1>();
-      quantise(smem, params, smem.places[item_number % quantise_places], smem.ring[stage],
-               smem.of_warp[item_number % 2], [&] { find_next(item_number + places_ahead); });
+      quantise(smem, params, smem.tiles[item_number % quantise_known_tiles], smem.ring[stage],
+               smem.of_warp[item_number % 2], [&] { find_next(item_number + tiles_ahead); });
       stage = stage == stages - 1 ? 0 : stage + 1;
     }
   }
@@ -159,12 +164,12 @@ struct Quantise {
     for (int g = 0; g < groups; ++g) {
       const float4* const at = reinterpret_cast<const float4*>(mean + g * group_columns + column);
       const float4 low = at[0], high = at[1];
-      const float its[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      const float means[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-          if (exists[r]) x[g][r][i] -= its[i];
+          if (exists[r]) x[g][r][i] -= means[i];
     }
   }
 

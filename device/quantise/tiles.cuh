@@ -2,6 +2,7 @@
 // device/quantise: which tiles a CTA takes, and where they lie. One thread finds that out for all, some tiles ahead,
 // and leaves it in shared memory.
 #pragma once
+#include "contract/parts.h"
 #include "contract/quantise.h"
 #include "contract/quantise_params.h"
 
@@ -12,13 +13,13 @@ struct RowsOfSequence {
   int first, count;  // first: in a packed tensor
 };
 template <class Tensor>
-__device__ RowsOfSequence rows_of(const Tensor& its, int sequence) {
-  int first = 0, rows = its.rows;
-  if (its.cu) {
-    first = its.cu[sequence];
-    rows = min(rows, its.cu[sequence + 1] - first);
+__device__ RowsOfSequence rows_of(const Tensor& tensor, int sequence) {
+  int first = 0, rows = tensor.rows;
+  if (tensor.cu) {
+    first = tensor.cu[sequence];
+    rows = min(rows, tensor.cu[sequence + 1] - first);
   }
-  if (its.used) rows = min(rows, its.used[sequence]);
+  if (tensor.used) rows = min(rows, tensor.used[sequence]);
   return {first, rows};
 }
 
@@ -79,24 +80,24 @@ struct Walk {
       to.from = nullptr;
       return;
     }
-    const QuantiseTensor& its = params.tensors[tensor];
-    const auto [first, rows] = rows_of(its, sequence);
-    const int row = tile * quantise_rows, batch = its.cu ? 0 : sequence;
-    to.from = address(its.from, batch, first + row);
-    to.from_row = its.from.row;
-    to.to = address(its.to, batch, first + row);
-    to.to_row = its.to.row;
+    const QuantiseTensor& source = params.tensors[tensor];
+    const auto [first, rows] = rows_of(source, sequence);
+    const int row = tile * quantise_rows, batch = source.cu ? 0 : sequence;
+    to.from = address(source.from, batch, first + row);
+    to.from_row = source.from.row;
+    to.to = address(source.to, batch, first + row);
+    to.to_row = source.to.row;
     to.rows = min(rows - row, quantise_rows);
-    to.dim = its.dim;
-    to.rotation = its.rotation;
-    to.norm = its.norm;
-    to.scale = its.scale + sequence * its.scale_batch + tile * its.scale_tile + head * its.scale_head;
+    to.dim = source.dim;
+    to.rotation = source.rotation;
+    to.norm = source.norm;
+    to.scale = source.scale + sequence * source.scale_batch + tile * source.scale_tile + head * source.scale_head;
     if (params.scaling == Scaling::shared && tile > 0) to.scale = nullptr;
-    to.largest = its.largest + static_cast<long long>(sequence) * its.tiles * its.heads + head;
+    to.largest = source.largest + static_cast<long long>(sequence) * source.tiles * source.heads + head;
     to.tile = tile;
-    to.tiles = its.tiles;
-    to.heads = its.heads;
-    if constexpr (Smooth) to.mean = its.first_mean < 0 ? -1 : its.first_mean + sequence * its.heads + head;
+    to.tiles = source.tiles;
+    to.heads = source.heads;
+    if constexpr (Smooth) to.mean = source.first_mean < 0 ? -1 : source.first_mean + sequence * source.heads + head;
   }
 
  private:

@@ -5,6 +5,7 @@
 #include "device/ptx/math.cuh"
 #include "device/ptx/matrix.cuh"
 #include "device/ptx/registers.cuh"
+#include "device/ptx/types.cuh"
 #include "device/tile/shared_tile.cuh"
 
 namespace froghopper::tile {
@@ -27,7 +28,8 @@ struct Accum {
   }
 };
 
-// Columns of it from Begin on, which are an Accum too.
+// Columns of it from Begin on, which are an Accum too. The cast is of an array that is indexed by constants alone, in
+// functions that are all in line: the compiler resolves it, and the values stay in registers.
 template <int Begin, int Cols, int Whole>
 __device__ __forceinline__ Accum<Cols>& columns_of(Accum<Whole>& whole) {
   return *reinterpret_cast<Accum<Cols>*>(whole.x + Begin / 2);
@@ -65,9 +67,9 @@ __device__ __forceinline__ void round_to(OperandA<Cols>& dst, const Accum<Cols>&
   for (int i = 0; i < Cols / 8; ++i) round_group<T>(dst, i, src.x + 4 * i);
 }
 
-// 64 x Cols weights rounded to e4m3, laid out as wgmma register operand A whose columns are not in order: place
-// 16 h + 4 t + 2 b + e holds column 16 h + 8 b + 2 t + e (e, b of 0, 1; t of 0 to 3), so that every thread packs what
-// it has. B's inner dimension must lie in the same order: device/fwd/fp8_producers.cuh.
+// 64 x Cols weights rounded to e4m3, laid out as wgmma register operand A whose columns are not in order: its
+// column 16 h + 4 t + 2 b + e holds column 16 h + 8 b + 2 t + e of the weights (e, b of 0, 1; t of 0 to 3), so that
+// every thread packs what it has. B's inner dimension must lie in the same order: device/fwd/fp8_producers.cuh.
 template <int Cols>
 struct OperandA8 {
   u32 x[Cols / 32][4];

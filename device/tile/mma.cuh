@@ -3,6 +3,7 @@
 #pragma once
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/matrix.cuh"
+#include "device/ptx/types.cuh"
 #include "device/ptx/wgmma.cuh"
 #include "device/ptx/wgmma_generated.cuh"
 #include "device/tile/accum.cuh"
@@ -24,9 +25,9 @@ __device__ __forceinline__ void mma_abt(Accum<N>& d, SharedTile<RowsA, ColsA, By
   ptx::wgmma_commit();
 }
 
-// d += a x b[:, col .. col+N). Asynchronous.
+// d += a x b[:, col .. col+N), where a is in registers. Asynchronous.
 template <class T, int N, int K, int ColsB>
-__device__ __forceinline__ void mma_ab(Accum<N>& d, const OperandA<K>& a, SharedTile<K, ColsB>& b, int col = 0) {
+__device__ __forceinline__ void mma_ab_add(Accum<N>& d, const OperandA<K>& a, SharedTile<K, ColsB>& b, int col = 0) {
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < K; k += 16)
@@ -34,11 +35,10 @@ __device__ __forceinline__ void mma_ab(Accum<N>& d, const OperandA<K>& a, Shared
   ptx::wgmma_commit();
 }
 
-// d += a x b^T, or d = where it does not accumulate; a and b with their inner dimension in OperandA8's order.
-// Asynchronous.
+// d = a x b^T, or d += where it accumulates; a is in registers, and the inner dimension of both is in OperandA8's
+// order. Asynchronous.
 template <class T, int N, int K>
-__device__ __forceinline__ void mma_abt(Accum<N>& d, const OperandA8<K>& a, SharedTile<N, K, 1>& b,
-                                        bool accumulate = true) {
+__device__ __forceinline__ void mma_abt(Accum<N>& d, const OperandA8<K>& a, SharedTile<N, K, 1>& b, bool accumulate) {
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < K; k += 32)
@@ -46,16 +46,21 @@ __device__ __forceinline__ void mma_abt(Accum<N>& d, const OperandA8<K>& a, Shar
   ptx::wgmma_commit();
 }
 
-// d = a[row .. row+64) x b[:, col .. col+N). Asynchronous. More: added to d.
-template <class T, bool More = false, int N, int K, int RowsA, int ColsB>
+// d = a[row .. row+64) x b[:, col .. col+N), where both are in shared memory. Asynchronous. Accumulate: d +=.
+template <class T, bool Accumulate = false, int N, int K, int RowsA, int ColsB>
 __device__ __forceinline__ void mma_ab(Accum<N>& d, SharedTile<RowsA, K>& a, int row, SharedTile<K, ColsB>& b,
                                        int col) {
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < K; k += 16)
     ptx::wgmma_ss</*TransposeB=*/1>(ptx::Shape<N, T>{}, d.x, a.k_major(row, k), b.mn_major(k, col),
-                                    /*accumulate=*/More || k != 0);
+                                    /*accumulate=*/Accumulate || k != 0);
   ptx::wgmma_commit();
+}
+template <class T, int N, int K, int RowsA, int ColsB>
+__device__ __forceinline__ void mma_ab_add(Accum<N>& d, SharedTile<RowsA, K>& a, int row, SharedTile<K, ColsB>& b,
+                                           int col) {
+  mma_ab<T, /*Accumulate=*/true>(d, a, row, b, col);
 }
 
 // d = a[:, col .. col+64)^T x b[row .. row+N)^T. Asynchronous.
@@ -71,7 +76,8 @@ __device__ __forceinline__ void mma_atbt(Accum<N>& d, SharedTile<K, ColsA>& a, i
 }
 
 // d += a b: 16 x 32 times 32 x 8 of an 8-bit type, as one product of the lower pairs of bytes and one of the upper.
-// mma has a form for these types, which sm_90 does not: its compiler makes the same of it with more registers.
+// PTX has mma for these types, but sm_90 has no such instruction: ptxas emulates it in the same way, with more
+// registers.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k32(float* d, const u32 (&a)[4], const u32 (&b)[2]) {
 #pragma unroll

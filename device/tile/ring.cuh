@@ -8,8 +8,10 @@ namespace froghopper::tile {
 
 template <int Stages>
 struct Ring {
-  ptx::u64 full[Stages];   // 1 arrival per producer + bytes
-  ptx::u64 empty[Stages];  // 1 arrival per consumer warp
+  // How many arrive at each, and who: the kernel's head, under Barriers. Mostly full: one producer, and the bytes of
+  // its loads; empty: one arrival of each consumer warp.
+  ptx::u64 full[Stages];
+  ptx::u64 empty[Stages];
 
   __device__ void init(int consumer_warps, int producers = 1) {
     for (int s = 0; s < Stages; ++s) {
@@ -18,13 +20,13 @@ struct Ring {
     }
   }
 
-  // For those who count what they take instead of keeping a Cursor: number n lies in stage n % Stages. Rings that
-  // advance together need one number.
+  // There are two ways to walk a ring. A Cursor keeps stage and phase: for main loops in which a ring advances by
+  // itself. Or, below, one counts: number n lies in stage n % Stages. Rings that advance together need one number.
   static __device__ int stage(ptx::u32 n) { return n % Stages; }
   static __device__ ptx::u32 phase(ptx::u32 n) { return n / Stages & 1; }
   __device__ void wait(ptx::u32 n) { ptx::mbarrier_wait(&full[stage(n)], phase(n)); }
   __device__ void wait_room(ptx::u32 n) { ptx::mbarrier_wait(&empty[stage(n)], phase(n) ^ 1); }
-  __device__ void announce(ptx::u32 n) { ptx::mbarrier_arrive(&full[stage(n)]); }
+  __device__ void arrive_full(ptx::u32 n) { ptx::mbarrier_arrive(&full[stage(n)]); }
   __device__ void release(ptx::u32 n) {  // one thread a warp
     if (threadIdx.x % 32 == 0) release_alone(n);
   }
@@ -46,20 +48,22 @@ struct Cursor {
   }
 
   // Producer, one thread. 0 bytes: the stage is full at once.
-  __device__ void wait_room(Ring<Stages>& r) { wait_long(&r.empty[stage], phase ^ 1); }
-  __device__ ptx::u64* announce(Ring<Stages>& r, ptx::u32 bytes) {
+  __device__ void wait_room(Ring<Stages>& r) { wait_as_producer(&r.empty[stage], phase ^ 1); }
+  __device__ ptx::u64* expect_bytes(Ring<Stages>& r, ptx::u32 bytes) const {
     ptx::mbarrier_arrive_expect_tx(&r.full[stage], bytes);
     return &r.full[stage];
   }
-  // Waits for room and announces; the loads of the caller fill the stage.
+  // The same without bytes to come: of producers that have stored what is there.
+  __device__ void arrive_full(Ring<Stages>& r) const { ptx::mbarrier_arrive(&r.full[stage]); }
+  // Waits for room and announces the bytes; the loads of the caller fill the stage.
   __device__ ptx::u64* begin_fill(Ring<Stages>& r, ptx::u32 bytes) {
     wait_room(r);
-    return announce(r, bytes);
+    return expect_bytes(r, bytes);
   }
 
-  // Producers that take what others publish, and any barrier of theirs.
-  __device__ void wait_long(Ring<Stages>& r) { wait_long(&r.full[stage], phase); }
-  static __device__ void wait_long(ptx::u64* bar, ptx::u32 phase) {
+  // Producers wait in this way for what others publish, and at any barrier: they may sleep (Sleeps).
+  __device__ void wait_as_producer(Ring<Stages>& r) { wait_as_producer(&r.full[stage], phase); }
+  static __device__ void wait_as_producer(ptx::u64* bar, ptx::u32 phase) {
     if constexpr (Sleeps)
       ptx::mbarrier_wait_asleep(bar, phase);
     else
@@ -68,9 +72,10 @@ struct Cursor {
 
   // Consumer: every thread waits, one thread a warp releases. release() leaves the cursor where it is.
   __device__ void wait(Ring<Stages>& r) { ptx::mbarrier_wait(&r.full[stage], phase); }
-  __device__ void release(Ring<Stages>& r) {
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&r.empty[stage]);
+  __device__ void release(Ring<Stages>& r) const {
+    if (threadIdx.x % 32 == 0) release_alone(r);
   }
+  __device__ void release_alone(Ring<Stages>& r) const { ptx::mbarrier_arrive(&r.empty[stage]); }  // one thread
   __device__ void release_and_advance(Ring<Stages>& r) {
     release(r);
     advance();

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/tile: matrices with a place (shared memory or registers) and the few verbs between them. Knows ptx/. Does
-// not know what the numbers mean. This file: a matrix in shared memory, as TMA writes it and wgmma reads it.
+// device/tile: matrices in shared memory or in registers, and what is done with them. Knows ptx/. Does not know what
+// the numbers mean. This file: a matrix in shared memory, as TMA writes it and wgmma reads it.
 #pragma once
 #include "device/ptx/types.cuh"
 
 namespace froghopper::tile {
 
-using ptx::u16;
 using ptx::u32;
 using ptx::u64;
 

@@ -49,8 +49,8 @@ std::string step_lines(const ForwardStep& step) {
     lines += text("\n  q          {} to f16{}", name_of(v.dtype),
                   is_8_bit(v.dtype) ? "" : ", each row by a power of two of its own");
   if (fwd_splits_evenly(v))
-    lines += text("\n  order      {} side by side, each of {}; no tickets", counted(step.even.beside, "head"),
-                  counted(step.even.ctas / step.even.beside, "CTA"));
+    lines += text("\n  order      {} side by side, each of {}; no tickets", counted(step.even.classes, "head"),
+                  counted(step.even.ctas / step.even.classes, "CTA"));
   else
     lines += order_line(order, "head", step.draws);
   if (order.tail > 0) lines += text(", the lightest {} of {} q tiles last", order.tail, order.items_of_pair);
@@ -96,7 +96,7 @@ std::string step_lines(const BackwardStep& step) {
                            v.tiles.kv, v.dims.qk, v.dims.v, counted(v.tiles.stages, "stage"), bwd_do_stages(v),
                            bwd_do_slices(v) == 2 ? "halves of" : "of");
   lines += text("\n  warps      1 producer warpgroup, {} consumers: {}", bwd_consumers,
-                bwd_is_wide(v) ? "one for grad_v, one for grad_k" : "64 keys each");
+                bwd_has_two_ctas(v) ? "one for grad_v, one for grad_k" : "64 keys each");
   if (bwd_by_columns(v))
     lines += text("\n  clusters   {} CTAs with the same keys; each has {} columns of q and k, and {} of v",
                   bwd_ctas(v), bwd_dims_of_cta(v).qk, bwd_dims_of_cta(v).v);

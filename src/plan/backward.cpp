@@ -35,7 +35,8 @@ int kv_tiles_at_once(const Problem& p, const BwdVariant& v, const Device& device
 // and are not read from there to be added to. With few keys that is more than what waiting for each other costs, if the
 // kv tiles of a pair do not begin together; to begin costs 2 us more. docs/experiments/0012.
 bool order_pays(const Problem& p, const BwdVariant& v, int at_once) {
-  if (v.ragged || v.softcap || v.alibi || (v.mask != Mask::none && v.mask != Mask::causal)) return false;
+  if (v.ragged || v.score_mods.softcap || v.score_mods.alibi || (v.mask != Mask::none && v.mask != Mask::causal))
+    return false;
   const int64_t kv_tiles = ceil_div(p.seq_kv, v.tiles.kv), few = v.dims.qk == 64 && v.mask == Mask::causal
                                                                      ? tuning::ordered_kv_tiles_causal_64
                                                                      : tuning::ordered_kv_tiles;
@@ -52,9 +53,8 @@ Result<BwdVariant> choose_variant(const Problem& p, const Device& device, const 
                         .tiles = hints.tiles.value_or(tiles_for(*dims)),
                         .mask = kernel_mask(p),
                         .ragged = p.varlen || p.seqused,
-                        .softcap = p.softcap > 0,
-                        .deterministic = p.deterministic,
-                        .alibi = p.alibi};
+                        .score_mods = {.softcap = p.softcap > 0, .alibi = p.alibi},
+                        .deterministic = p.deterministic};
   variant.deterministic |= order_pays(p, variant, kv_tiles_at_once(p, variant, device));
   if (auto ok = check_tiles(p, variant.tiles, why_invalid(variant)); !ok) return ok.failure();
   if (p.max_sms > 0 && p.max_sms < bwd_ctas(variant))

@@ -90,8 +90,8 @@ void add_dequantise(Plan& plan, bool blocks, int sms) {
   const auto bytes = [&](int64_t dim) {
     return static_cast<size_t>(p.rows_kv() * p.heads_kv * dim) * size_of(p.dtype);
   };
-  plan.workspace.wide_k = plan.workspace.take(bytes(p.dim_qk));
-  plan.workspace.wide_v = plan.workspace.take(bytes(p.dim_v));
+  plan.workspace.dequantised_k = plan.workspace.take(bytes(p.dim_qk));
+  plan.workspace.dequantised_v = plan.workspace.take(bytes(p.dim_v));
   if (blocks)
     plan.workspace.block_scales = plan.workspace.take(static_cast<size_t>(block_scales(p)) * block_scale_bytes);
   const DequantiseVariant variant{p.dtype_kv, p.dtype};
@@ -122,8 +122,8 @@ void add_forward(Plan& plan, const Sequences& its, const Tiling& tiling, const D
   int grid = !v.ragged ? static_cast<int>(std::min<int64_t>(ctas, items)) : items <= sms ? sms : ctas;
   EvenSplit even;
   if (fwd_splits_evenly(v)) {
-    even.beside = heads_beside(static_cast<int>(p.heads_q / tiling.pack.heads), grid);
-    even.ctas = grid -= grid % even.beside;
+    even.classes = classes_of_heads(static_cast<int>(p.heads_q / tiling.pack.heads), grid);
+    even.ctas = grid -= grid % even.classes;
   }
   if (keeps_sums(p, v))
     plan.workspace.sums = plan.workspace.take(sizeof(float) * grid * fwd_consumers(v) * fwd_sums_floats(v));

@@ -46,7 +46,7 @@ KernelSpec kernel_of(const FillVariant& v) {
 KernelSpec kernel_of(const FwdVariant& v) {
   return {.name = variant_name(forward, v),
           .source = source_of("device/fwd/forward.cuh", "fwd::Forward", "FwdParams", spelled("FwdVariant", v),
-                              /*cluster=*/1, fwd_register_shares(v)),
+                              /*cluster=*/1, fwd_ctas_by_registers(v)),
           .threads = fwd_threads(v),
           .smem_bytes = fwd_smem_bytes(v),
           .params_bytes = sizeof(FwdParams)};
@@ -74,9 +74,9 @@ KernelSpec kernel_of(const BwdVariant& v) {
     return source_of(header, kernel, "BwdParams", spelled("BwdVariant", v), bwd_ctas(v));
   };
   return {.name = variant_name(backward, v),
-          .source = bwd_by_columns(v) ? source("device/bwd/by_columns.cuh", "bwd::ByColumns")
-                    : bwd_is_wide(v)  ? source("device/bwd/wide.cuh", "bwd::Wide")
-                                      : source("device/bwd/backward.cuh", "bwd::Backward"),
+          .source = bwd_by_columns(v)     ? source("device/bwd/by_columns.cuh", "bwd::ByColumns")
+                    : bwd_has_two_ctas(v) ? source("device/bwd/by_keys.cuh", "bwd::ByKeys")
+                                          : source("device/bwd/backward.cuh", "bwd::Backward"),
           .threads = bwd_threads,
           .smem_bytes = bwd_smem_bytes(v),
           .params_bytes = sizeof(BwdParams)};

@@ -32,10 +32,10 @@ struct Slice {
 inline constexpr size_t slice_alignment = 256;  // of the workspace too: what cudaMalloc gives, and enough for TMA
 
 struct Workspace {
-  Slice tickets;         // the counters of Tickets, device/attn/tickets.cuh; one for each forward launch
-  Slice sums;            // 8-bit types: sums of o of long sequences, device/fwd/promotion.cuh
-  Slice wide_k, wide_v;  // k and v of 8 bits in q's type, by DequantiseStep
-  Slice block_scales;    // with them: BlockScales
+  Slice tickets;  // the counters of Tickets, device/attn/tickets.cuh; one for each forward launch
+  Slice sums;     // 8-bit types: sums of o of long sequences, device/fwd/promotion.cuh
+  Slice dequantised_k, dequantised_v;  // k and v of 8 bits in q's type, by DequantiseStep
+  Slice block_scales;                  // with them: BlockScales
   // Split forward only: contract/split.h.
   Slice part_o, part_rows, goes_on;
   // Backward only, by q tiles of all sequences and heads (QTiles, contract/bwd_params.h).
@@ -54,8 +54,8 @@ struct Workspace {
 };
 inline constexpr std::array workspace_slices = {std::pair{"tickets", &Workspace::tickets},
                                                 std::pair{"sums", &Workspace::sums},
-                                                std::pair{"wide_k", &Workspace::wide_k},
-                                                std::pair{"wide_v", &Workspace::wide_v},
+                                                std::pair{"dequantised_k", &Workspace::dequantised_k},
+                                                std::pair{"dequantised_v", &Workspace::dequantised_v},
                                                 std::pair{"block_scales", &Workspace::block_scales},
                                                 std::pair{"part_o", &Workspace::part_o},
                                                 std::pair{"part_rows", &Workspace::part_rows},
@@ -81,8 +81,8 @@ struct FillStep {  // max_logit begins at -inf
 struct DequantiseStep {  // the forward kernel reads what it writes
   DequantiseVariant variant;
 };
-struct EvenSplit {           // contract/split.h
-  int ctas = 0, beside = 1;  // of the forward kernel; heads side by side
+struct EvenSplit {            // contract/split.h
+  int ctas = 0, classes = 1;  // of the forward kernel; of heads
 };
 struct ForwardStep {
   FwdVariant variant;

@@ -86,7 +86,7 @@ Rate rate_of(const FwdVariant& v, const Device& device) {
 }
 
 Rate rate_of(const BwdVariant& v, const Device& device) {
-  if (v.softcap || v.alibi) return {};  // not measured
+  if (v.score_mods.softcap || v.score_mods.alibi) return {};  // not measured
   return rate_of({.backward = true,
                   .det = v.deterministic,
                   .fp8_mma = false,

@@ -9,9 +9,9 @@ namespace froghopper::runtime {
 
 namespace {
 
-QTiles place_of(const Problem& p, int tile_q) {
+QTiles q_tiles_of_workspace(const Problem& p, int tile_q) {
   return {.heads_q = static_cast<int>(p.heads_q),
-          .q_tiles = static_cast<int>(ceil_div(p.seq_q, tile_q)),
+          .tiles_of_sequence = static_cast<int>(ceil_div(p.seq_q, tile_q)),
           .tiles = static_cast<int>(q_tiles_of(p, tile_q))};
 }
 
@@ -57,7 +57,7 @@ Result<Params> make_params(const Driver&, const Run& run, const DeltaStep& step)
   params.large = run.slice<unsigned int>(workspace.large_rows);
   params.tag = run.tag;
   const BwdVariant& reader = step.reader;
-  params.place = place_of(problem, reader.tiles.q);
+  params.q_tiles = q_tiles_of_workspace(problem, reader.tiles.q);
   params.sequences = static_cast<int>(problem.batch);
   params.seq_q = static_cast<int>(problem.seq_q);
   params.dim_v = static_cast<int>(problem.dim_v);
@@ -85,7 +85,7 @@ BwdParams plain_params(const Run& run, const BackwardStep& step) {
   params.large = run.slice<unsigned int>(workspace.large_rows);
   params.grad_k = grad_of(views.grad_k, problem);
   params.grad_v = grad_of(views.grad_v, problem);
-  params.place = place_of(problem, step.variant.tiles.q);
+  params.q_tiles = q_tiles_of_workspace(problem, step.variant.tiles.q);
   params.heads_kv = static_cast<int>(problem.heads_kv);
   params.heads_per_kv = static_cast<int>(problem.heads_q / problem.heads_kv);
   params.sequences = static_cast<int>(problem.batch);
@@ -128,7 +128,7 @@ Result<Params> make_params(const Driver& driver, const Run& run, const BackwardS
     *granules = *encoded;
   }
   const void* const rows = run.slice<void>(run.plan.workspace.rows);
-  const int64_t tiles = int64_t{params.place.tiles} * params.place.heads_q;
+  const int64_t tiles = int64_t{params.q_tiles.tiles} * params.q_tiles.heads_q;
   const View of_workspace{.data = run.workspace, .element = Element::f32};
   if (auto ok = encode(driver, {"workspace", of_workspace}, dense_rows(rows ? rows : stand_in, tiles, 2 * v.tiles.q),
                        params.rows);
@@ -151,7 +151,7 @@ Result<Params> make_params(const Driver&, const Run& run, const GradQStep& step)
   params.grad_k = grad_of(views.grad_k, problem);
   params.grad_v = grad_of(views.grad_v, problem);
   params.grad_sink = views.grad_sink.as<float>();
-  params.place = place_of(problem, step.variant.tile_q);
+  params.q_tiles = q_tiles_of_workspace(problem, step.variant.tile_q);
   params.heads_kv = static_cast<int>(problem.heads_kv);
   params.sequences = static_cast<int>(problem.batch);
   params.seq_q = static_cast<int>(problem.seq_q);

@@ -22,21 +22,21 @@ SplitParams split_of(const Run& run, const Parts& parts, const PackParams& pack,
                      .most = parts.most,
                      .even = {}};
   if (even.ctas > 0)
-    params.even = {.beside = even.beside,
-                   .in_turn = static_cast<int>(problem.heads_q) / pack.heads / even.beside,
+    params.even = {.classes = even.classes,
+                   .heads_of_class = static_cast<int>(problem.heads_q) / pack.heads / even.classes,
                    .sequences = static_cast<int>(problem.batch),
-                   .ctas_of_head = even.ctas / even.beside,
+                   .ctas_of_class = even.ctas / even.classes,
                    .goes_on = run.slice<ContinuedTile>(workspace.goes_on)};
   return params;
 }
 
 // An 8-bit tensor as DequantiseStep leaves it in the workspace: dense, so that a head's rows lie one after the other.
 View dequantised(const View& from, Element element, void* to) {
-  View wide = from;
-  wide.data = to, wide.element = element;
-  wide.stride_seq = from.dim, wide.stride_head = from.seq * from.dim,
-  wide.stride_batch = from.heads * wide.stride_head;
-  return wide;
+  View dense = from;
+  dense.data = to, dense.element = element;
+  dense.stride_seq = from.dim, dense.stride_head = from.seq * from.dim,
+  dense.stride_batch = from.heads * dense.stride_head;
+  return dense;
 }
 
 BlockScales block_scales(const Run& run) {
@@ -127,9 +127,11 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   const auto q = set_map(driver, ragged, {"q", views.q}, boxes_q, stand_in, params.q);
   if (!q) return q.failure();
   const Workspace& workspace = run.plan.workspace;
-  const bool wide = fwd_dequantised_by_earlier_launch(step.variant);
-  const View view_k = wide ? dequantised(views.k, views.q.element, run.slice<void>(workspace.wide_k)) : views.k;
-  const View view_v = wide ? dequantised(views.v, views.q.element, run.slice<void>(workspace.wide_v)) : views.v;
+  const bool is_dequantised = fwd_dequantised_by_earlier_launch(step.variant);
+  const View view_k =
+      is_dequantised ? dequantised(views.k, views.q.element, run.slice<void>(workspace.dequantised_k)) : views.k;
+  const View view_v =
+      is_dequantised ? dequantised(views.v, views.q.element, run.slice<void>(workspace.dequantised_v)) : views.v;
   const auto k = set_map(driver, ragged, {"k", view_k}, boxes_kv, stand_in, params.k);
   if (!k) return k.failure();
   const auto v = set_map(driver, ragged, {"v", view_v}, boxes_kv, stand_in, params.v);
@@ -174,8 +176,8 @@ Result<Params> make_params(const Driver&, const Run& run, const DequantiseStep&)
                                    .sequences = static_cast<int>(problem.batch),
                                    .heads = static_cast<int>(problem.heads_kv)};
   // Packed rows do not know their sequence, so all are dequantised.
-  return Params{DequantiseParams{.k = tensor_of(views.k, run.plan.workspace.wide_k),
-                                 .v = tensor_of(views.v, run.plan.workspace.wide_v),
+  return Params{DequantiseParams{.k = tensor_of(views.k, run.plan.workspace.dequantised_k),
+                                 .v = tensor_of(views.v, run.plan.workspace.dequantised_v),
                                  .used = problem.varlen ? nullptr : views.seqused_kv.as<int>(),
                                  .scales = scales}};
 }

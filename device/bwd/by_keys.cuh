@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backward attention on Hopper, head dims above 128: as backward.cuh, but grad_k and grad_v of the same keys do not
-// fit the registers of one consumer, so each consumer has one of them, and a cluster of two CTAs shares a kv tile. The
-// consumers themselves are in consumers_of_wide.cuh.
+// Backward attention on Hopper, head dims above 128, up to 256: as backward.cuh, but grad_k and grad_v of the same keys
+// do not fit the registers of one consumer, so each consumer has one of them, and a cluster of two CTAs shares a kv
+// tile by keys. The consumers themselves are in consumers_by_keys.cuh.
 //
 // Work      One item is one (sequence, key head, kv tile of 128): each CTA has 64 of its keys. An iteration is one q
 //           tile of 64 rows and one query head, as in backward.cuh, the same one in both CTAs. The grid is persistent.
 //           Each CTA adds half of the columns of grad_q, for the keys of both: half as much goes to memory, which is
 //           what bounds this kernel. For that it has dS of the other, its peer, and its own columns of the peer's K.
 // Roles     Dispatcher, Loaders, DqOrderWaiter and DqOrderSignaller as in backward.cuh. The first CTA's Dispatcher
-//           draws the tickets and tells the other's.                                                               24
-//           or 40 registers
-//           GradV      warpgroup 1: S^T, the weights, grad_v, the first share of grad_q     240 or 232
-//           GradK      warpgroup 2: dP^T, dS, grad_k, the second share of grad_q            240 or 232
+//           draws the tickets and tells the other's.
+//           GradV      warpgroup 1: S^T, the weights, grad_v, the first share of grad_q
+//           GradK      warpgroup 2: dP^T, dS, grad_k, the second share of grad_q
+//           Registers of a thread: 24 in warpgroup 0 and 240 of a consumer with 256 columns, else 40 and 232.
 //           Both multiply 64 x 64 scores and 64 x dim gradients, so their work is equal; the weights go from one to
 //           the other through shared memory in fp32, in the order of the registers, so that dS is as exact as in
 //           backward.cuh.
@@ -19,6 +19,7 @@
 // Overlap   GradV runs ahead: it computes the weights of the next iteration while GradK computes dS of this one.
 //           Neither shares a product with the other, so one's products run under the other's arithmetic. Both multiply
 //           grad_q one iteration late, when dS of both CTAs is there without waiting.
+// Launches  as backward.cuh
 // Barriers  item_ring, draw_now, k_ring, v_ring, q_ring, do_ring as backward.cuh; draw_now is the first CTA's
 //           and counts the Loaders of both. Q is given back by GradV after S and by GradK after grad_k; grad_o by GradK
 //           after dP and by GradV after grad_v.
@@ -34,11 +35,21 @@
 //           GradV waits for loads, for an empty stage and for dS of the iteration before. GradK waits for loads, for
 //           weights of this iteration, for the peer to have read its weights of this iteration, and for dS of the
 //           iteration before. What a consumer does in iteration t before it invites or copies needs of the other CTA
-//           only dS of t - 1 and that it has got dS of t - 2, so nobody waits for himself.
-// Shared    k | k of the peer's keys | v | q[2] | grad_o[2, or 3 halves] | ds[2] | lse, delta[2] | iterations[2] |
-//           items[2] | rings
+//           only dS of t - 1 and that it has got dS of t - 2, so the waits form no cycle.
+//           Named barrier 1: GradK's warps, before they store dS over the weights and before dS is copied.
+// Shared    k | k of the peer's keys | v | q[stages] | grad_o[stages; 3 of half the columns with two slices] | ds[2] |
+//           lse, delta[stages] | iterations[stages] | items[2] | rings
 #pragma once
-#include "device/bwd/consumers_of_wide.cuh"
+#include "contract/bwd_params.h"
+#include "contract/bwd_variant.h"
+#include "contract/parts.h"
+#include "contract/types.h"
+#include "device/bwd/columns.cuh"
+#include "device/bwd/consumers_by_keys.cuh"
+#include "device/bwd/producers.cuh"
+#include "device/bwd/q_loops_of_two_ctas.cuh"
+#include "device/bwd/schedule.cuh"
+#include "device/bwd/two_ctas.cuh"
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/mbarrier.cuh"
@@ -49,9 +60,9 @@
 namespace froghopper::bwd {
 
 template <BwdVariant V>
-struct Wide : TwoCtas<V> {
+struct ByKeys : TwoCtas<V> {
   static constexpr BwdVariant variant = V;
-  static_assert(why_invalid(V) == nullptr && bwd_is_wide(V) && !bwd_by_columns(V));
+  static_assert(why_invalid(V) == nullptr && bwd_has_two_ctas(V) && !bwd_by_columns(V));
 
   using Base = TwoCtas<V>;
   using Base::keys, Base::warps;
@@ -59,7 +70,7 @@ struct Wide : TwoCtas<V> {
       typename Base::ItemRing, typename Base::KTile, typename Base::KvRing, typename Base::QRing,
       typename Base::QTile, typename Base::Scores, typename Base::VTile;
   using PeerKTile = tile::SharedTile<keys, bwd_consumers * panel_columns>;  // a panel for each share of grad_q
-  // 256 columns take every register there is: a gradient has 128, scores and dP 64, grad_q 32.
+  // 256 columns take every register there is: a thread has 128 of a gradient, 64 of scores and dP, 32 of grad_q.
   static constexpr int producer_registers = V.dims.qk == 256 ? 24 : 40;
   static constexpr int consumer_registers = V.dims.qk == 256 ? 240 : 232;
 
@@ -104,13 +115,13 @@ struct Wide : TwoCtas<V> {
   static constexpr int smem_bytes = bwd_smem_bytes(V);
   static_assert(sizeof(Smem) == smem_bytes);
 
-  // Told to be in line as in backward.cuh.
+  // Forced in line, as in backward.cuh.
   static __device__ __forceinline__ void run(const BwdParams& params) {
     extern __shared__ __align__(1024) char smem_memory[];
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     init_barriers(smem);
     ptx::let_next_kernel_start();
-    run_roles<Wide, QIterationsOfGradV<Wide>, QIterationsOfGradK<Wide>>(params, smem);
+    run_roles<ByKeys, GradVByKeys<ByKeys>, GradKByKeys<ByKeys>>(params, smem);
   }
 
   // ---- Two CTAs ----
@@ -132,7 +143,7 @@ struct Wide : TwoCtas<V> {
 
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {
-      init_rings<Wide>(smem, 2 * warps);
+      init_rings<ByKeys>(smem, 2 * warps);
       smem.ds_ring.init(2 * warps + 1, V.deterministic ? 2 : 1);
       for (ptx::u64& here : smem.weights_here) ptx::mbarrier_init(&here, warps);
       for (ptx::u64& room : smem.peer_room) ptx::mbarrier_init(&room, warps);

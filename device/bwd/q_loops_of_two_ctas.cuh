@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/bwd: what wide.cuh and by_columns.cuh have in common: who has which role, the consumers' items, and the way
-// through an item's iterations. Kernel is Wide or ByColumns of a variant; the iterations themselves are in
-// consumers_of_wide.cuh and in consumers_by_columns.cuh.
+// device/bwd: what by_keys.cuh and by_columns.cuh have in common: who has which role, the consumers' items, and the way
+// through an item's iterations. Kernel is ByKeys or ByColumns of a variant; the iterations themselves are in
+// consumers_by_keys.cuh and in consumers_by_columns.cuh.
 #pragma once
+#include "contract/bwd_params.h"
+#include "contract/bwd_variant.h"
 #include "device/bwd/columns.cuh"
 #include "device/bwd/epilogue.cuh"
 #include "device/bwd/producers.cuh"
 #include "device/bwd/q_loop.cuh"
-#include "device/bwd/two_ctas.cuh"
-#include "device/bwd/weights.cuh"
+#include "device/bwd/schedule.cuh"
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/launch.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/ptx/types.cuh"
 #include "device/tile/accum.cuh"
 #include "device/tile/mma.cuh"
-#include "device/tile/ring.cuh"
 
 namespace froghopper::bwd {
 
@@ -50,7 +50,7 @@ struct InRegisterOrder {
 // ---- What both consumers do ----
 
 template <class Kernel>
-struct ConsumerOfWide {
+struct ConsumerOfTwoCtas {
   static constexpr BwdVariant V = Kernel::variant;
 
   const BwdParams& params;
@@ -63,7 +63,7 @@ struct ConsumerOfWide {
 
   __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
   __device__ int first_key() const { return Kernel::first_key(item()); }
-  __device__ __forceinline__ MaskRange<V> mask_range() const { return MaskRange<V>(params, item().lengths); }
+  __device__ __forceinline__ KeyMask<V> key_mask() const { return KeyMask<V>(params, item().lengths); }
   __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
 
   // Slice i of this iteration's grad_o, when it is there.
@@ -98,7 +98,7 @@ struct ConsumerOfWide {
   __device__ __forceinline__ void announce_last() {
     if constexpr (V.deterministic) {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) smem.last_added.announce(q_loops);
+      if (threadIdx.x % 32 == 0) smem.last_added.arrive_full(q_loops);
       ++q_loops;
     }
   }
@@ -106,8 +106,8 @@ struct ConsumerOfWide {
 
 // ---- The items of GradV and of GradK ----
 //
-// QIterations: q_iteration() and last_dq() of one of them, on top of ConsumerOfWide. The register tiles are locals of
-// run() and arguments of every step, never fields: see device/fwd/consumer.cuh.
+// QIterations: q_iteration() and last_dq() of one of them, on top of ConsumerOfTwoCtas. The register tiles are locals
+// of run() and arguments of every step, never fields: see device/fwd/consumer.cuh.
 
 template <class Kernel, class QIterations>
 struct ItemsOfGradV : QIterations {
@@ -120,7 +120,7 @@ struct ItemsOfGradV : QIterations {
     ptx::wait_for_earlier_kernels();
     while (true) {
       smem.item_ring.wait(items);
-      if (this->item().none()) return;
+      if (this->item().is_end()) return;
 #pragma unroll
       for (GradVSlice& slice : dv) slice.clear();
       smem.k_ring.wait(items);
@@ -161,7 +161,7 @@ struct ItemsOfGradK : QIterations {
     ptx::wait_for_earlier_kernels();
     while (true) {
       smem.item_ring.wait(items);
-      if (this->item().none()) return;
+      if (this->item().is_end()) return;
       dk.clear();
       smem.k_ring.wait(items);
       smem.v_ring.wait(items);

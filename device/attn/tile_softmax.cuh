@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/attn: softmax.cuh for weights that become bf16; softmax_e4m3.cuh is for weights that become e4m3 or f16. In
+// device/attn: softmax.cuh for weights that become bf16; scaled_softmax.cuh is for weights that become e4m3 or f16. In
 // both, K and V of every kv tile have scales of their own.
 //
 // A row max is a reference for scaled scores, so it holds for tiles of all scales. But where it is large it cannot be
@@ -8,8 +8,9 @@
 // of fp32 and the same precision in all of it, so the guard asks what weights are without that.
 #pragma once
 #include "contract/split.h"
+#include "device/attn/scaled_softmax.cuh"
 #include "device/attn/softmax.cuh"
-#include "device/attn/softmax_e4m3.cuh"
+#include "device/attn/tile_scales.cuh"
 #include "device/ptx/math.cuh"
 #include "device/tile/accum.cuh"
 #include "device/tile/constants.cuh"

@@ -12,12 +12,12 @@
 namespace froghopper::fwd {
 
 template <FwdVariant V>
-struct Sums {
+struct KeptO {
   using Output = tile::Accum<fwd_columns(V)>;
   static constexpr int groups = fwd_columns(V) / 8, headers = fwd_sums_headers(V);
 
   // This thread's first header; the next ones and the groups of its O lie a warpgroup further each.
-  static __device__ float4* of(const FwdParams& params, int consumer) {
+  static __device__ float4* address(const FwdParams& params, int consumer) {
     const int at = blockIdx.x * fwd_consumers(V) + consumer;
     return reinterpret_cast<float4*>(params.sums) + at * fwd_sums_floats(V) / 4ll + ptx::thread_here() % warpgroup;
   }

@@ -3,9 +3,9 @@
 #pragma once
 #include "contract/fields.h"
 #include "contract/fwd_variant.h"
+#include "device/attn/scaled_softmax.cuh"
 #include "device/attn/softmax.cuh"
-#include "device/attn/softmax_e4m3.cuh"
-#include "device/attn/softmax_of_tiles.cuh"
+#include "device/attn/tile_softmax.cuh"
 #include "device/fwd/max_logit.cuh"
 
 namespace froghopper::fwd {

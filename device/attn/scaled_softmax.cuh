@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/attn: softmax.cuh for weights that become e4m3, or f16; softmax_of_tiles.cuh is for weights that become bf16.
+// device/attn: softmax.cuh for weights that become e4m3, or f16; tile_softmax.cuh is for weights that become bf16.
 // In both, K and V of every kv tile have scales of their own.
 //
 // e4m3 reaches 448, and rounds to 2^-4 of a number down to 2^-6, below that to 2^-10. So a row's largest weight is kept
@@ -17,23 +17,13 @@
 #include "contract/fields.h"
 #include "contract/split.h"
 #include "device/attn/softmax.cuh"
+#include "device/attn/tile_scales.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/tile/accum.cuh"
 #include "device/tile/constants.cuh"
 
 namespace froghopper::attn {
-
-// What 8-bit numbers of one kv tile are multiplied by: K, and V over the scale of O, by its logarithm. An Fp8Loader or
-// a StoredLoader computes them, so that the Consumers have no divisions in their loop.
-struct alignas(8) TileScales {
-  float k, log2_v_scale;
-
-  static constexpr float first_weight = 16.f, first_log2_v_scale = 4.f;
-  static __device__ TileScales of(float k, float v, float o_scale) {
-    return {k, first_log2_v_scale + ptx::lg2_approx(v * ptx::rcp_approx(o_scale))};
-  }
-};
 
 // What scores are multiplied by, where it is the same for all rows and where each of a thread's two has its own.
 __device__ __forceinline__ float of_all_rows(float scale) {
@@ -147,8 +137,8 @@ struct ScaledSoftmax {
       }
       largest = max(max(__float_as_int(four[0]), __float_as_int(four[1])), largest);
     }
-    ptx::computed_by_here(g.sum.top);  // not behind the vote, where all warps would wait for it
-    ptx::computed_by_here(g.sum.bottom);
+    ptx::force(g.sum.top);  // not behind the vote, where all warps would wait for it
+    ptx::force(g.sum.bottom);
     g.largest = __int_as_float(largest);
     return g;
   }
@@ -239,7 +229,7 @@ struct ScaledSoftmax {
   }
   __device__ bool is_near() const { return fmaxf(fabsf(row_max.top), fabsf(row_max.bottom)) <= large_magnitude; }
   __device__ Finish lowered(Finish row, float o_scale) const {
-    return {row.inverse * of_values(o_scale), row.lse, row.share};
+    return {row.inverse * of_values(o_scale), row.lse, row.sink_weight};
   }
 };
 

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/bwd: the iterations of the consumers of wide.cuh, whose banner says how they act together. Kernel is Wide of a
-// variant.
+// device/bwd: the iterations of the consumers of by_keys.cuh, whose head says how they act together. Kernel is
+// ByKeys of a variant.
 #pragma once
+#include "contract/bwd_variant.h"
+#include "contract/types.h"
+#include "device/bwd/columns.cuh"
 #include "device/bwd/dq_sum.cuh"
-#include "device/bwd/q_loops_of_wide.cuh"
+#include "device/bwd/q_loops_of_two_ctas.cuh"
+#include "device/bwd/score_mod.cuh"
+#include "device/bwd/weights.cuh"
 #include "device/ptx/barrier.cuh"
 #include "device/ptx/cluster.cuh"
 #include "device/ptx/mbarrier.cuh"
+#include "device/ptx/shared_memory.cuh"
 #include "device/ptx/wgmma.cuh"
 #include "device/tile/accum.cuh"
 #include "device/tile/mma.cuh"
@@ -15,31 +21,31 @@ namespace froghopper::bwd {
 
 // ---- What both consumers do ----
 
-// Its: the columns of grad_q that this one adds; number: 0 or 1.
-template <class Kernel, Share Its, int number>
-struct WideConsumer : ConsumerOfWide<Kernel> {
-  using Base = ConsumerOfWide<Kernel>;
+// Columns: those of grad_q that this one adds; number: 0 or 1.
+template <class Kernel, Share Columns, int number>
+struct ConsumerByKeys : ConsumerOfTwoCtas<Kernel> {
+  using Base = ConsumerOfTwoCtas<Kernel>;
   using Base::V, Base::params, Base::smem, Base::now;
   using T = typename Kernel::T;
 
-  DqSum<V, Its> dq_sum{params};
+  DqSum<V, Columns> dq_sum{params};
 
   // dq = dS of the iteration before x K, for the keys of both CTAs.
-  __device__ __forceinline__ void multiply_dq(tile::Accum<Its.count>& dq) {
+  __device__ __forceinline__ void multiply_dq(tile::Accum<Columns.count>& dq) {
     const int stage = smem.ds_ring.stage(now - 1);
     smem.ds_ring.wait(now - 1);
     // The peer's dS has arrived, so the peer may overwrite what it was copied from.
     if (number == 0 && threadIdx.x % warpgroup == 0)
       ptx::mbarrier_arrive_at(&smem.ds_ring.empty[stage], Kernel::peer());
     typename Kernel::Ds& ds = smem.ds[stage];
-    const int col = first_column<Its>();
+    const int col = first_column<Columns>();
     tile::mma_ab<T>(dq, ds.mine, 0, smem.k[0], col);
-    tile::mma_ab<T, /*More=*/true>(dq, ds.peers, 0, smem.peer_k[0], number * panel_columns + col % panel_columns);
+    tile::mma_ab_add<T>(dq, ds.peers, 0, smem.peer_k[0], number * panel_columns + col % panel_columns);
   }
 
   // The same after the last iteration, and added.
   __device__ __forceinline__ void last_dq() {
-    tile::Accum<Its.count> dq;
+    tile::Accum<Columns.count> dq;
     multiply_dq(dq);
     ptx::wgmma_wait<0>();
     smem.ds_ring.release(now - 1);
@@ -51,8 +57,8 @@ struct WideConsumer : ConsumerOfWide<Kernel> {
 // ---- GradV ----
 
 template <class Kernel>
-struct QIterationsOfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
-  using Base = WideConsumer<Kernel, Kernel::share_of_grad_v, 0>;
+struct GradVByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_v, 0> {
+  using Base = ConsumerByKeys<Kernel, Kernel::share_of_grad_v, 0>;
   using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
@@ -69,17 +75,17 @@ struct QIterationsOfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
     q.wait(smem.q_ring);
     const EarlyRowValues<bwd_rows_float4_interleaved(V)> lse(smem.rows[stage].lse());
     tile::mma_abt<T>(s, smem.k[0], 0, smem.q[stage]);  // S^T
-    const ScoreMod<V> score_mod = this->mask_range().score_mod(this->key(), smem.q_iterations[stage]);
+    const ScoreMod<V> score_mod = this->key_mask().score_mod(this->key(), smem.q_iterations[stage]);
     ptx::wgmma_wait<0>();
     if constexpr (Masked)
       Weigh<V, true>{params, score_mod, large,
-                     this->mask_range().masked_out(this->key(), smem.q_iterations[stage].q_tile)}
+                     this->key_mask().masked_out(this->key(), smem.q_iterations[stage].q_tile)}
           .template run<T>(s, p, lse);
     else
       Weigh<V, false>{params, score_mod}.template run<T>(s, p, lse);
     hand_over(s);
 #pragma unroll
-    for (int i = 0; i < slices; ++i) tile::mma_ab<T>(dv[i], p, this->slice_of_do(i));
+    for (int i = 0; i < slices; ++i) tile::mma_ab_add<T>(dv[i], p, this->slice_of_do(i));
     if constexpr (!First) {
       typename decltype(dq_sum)::Accum dq;
       this->multiply_dq(dq);
@@ -111,8 +117,8 @@ struct QIterationsOfGradV : WideConsumer<Kernel, Kernel::share_of_grad_v, 0> {
 // ---- GradK ----
 
 template <class Kernel>
-struct QIterationsOfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
-  using Base = WideConsumer<Kernel, Kernel::share_of_grad_k, 1>;
+struct GradKByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_k, 1> {
+  using Base = ConsumerByKeys<Kernel, Kernel::share_of_grad_k, 1>;
   using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
@@ -138,13 +144,13 @@ struct QIterationsOfGradK : WideConsumer<Kernel, Kernel::share_of_grad_k, 1> {
     if constexpr (!First) {
       typename decltype(dq_sum)::Accum dq;
       this->multiply_dq(dq);
-      tile::mma_ab<T>(dk, ds, smem.q[stage]);
+      tile::mma_ab_add<T>(dk, ds, smem.q[stage]);
       publish_ds();
       ptx::wgmma_wait<1>();  // grad_q is ready, grad_k in flight
       smem.ds_ring.release(now - 1);
       dq_sum.add(dq, dq_sum.offset());
     } else {
-      tile::mma_ab<T>(dk, ds, smem.q[stage]);
+      tile::mma_ab_add<T>(dk, ds, smem.q[stage]);
       publish_ds();
     }
     dq_sum.remember(smem.q_iterations[stage]);
