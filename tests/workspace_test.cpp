@@ -32,7 +32,7 @@ TEST(Workspace, HasScalesOfBlocksOnlyWhereEachBlockHasItsOwn) {
     ASSERT_TRUE(made) << made.failure().text;
     const auto& params = std::get<DequantiseParams>(*made);
     EXPECT_EQ(params.scales.to.data != nullptr, prepares) << plan.line();
-    EXPECT_EQ(params.k.to, workspace + plan.workspace.wide_k.offset);
+    EXPECT_EQ(params.k.to, workspace + plan.workspace.dequantised_k.offset);
     for (const auto& [name, slice] : workspace_slices)
       EXPECT_EQ(run.slice<char>(plan.workspace.*slice) != nullptr, (plan.workspace.*slice).bytes > 0) << name;
   }
