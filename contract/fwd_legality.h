@@ -42,8 +42,6 @@ constexpr const char* why_invalid(FwdVariant v) {
   if (v.kv.blocks && (!v.kv.dequantised || v.dtype != Dtype::bf16 || !in_block))
     return "weights times scales of v are in the range of bf16 alone, and a tile has 64 or 128 keys, which share a "
            "scale";
-  if (v.kv.blocks && fwd_sharers(v) > 1)  // scale_columns, device/fwd/output_columns.cuh, is of all columns of a row
-    return "two consumers that share the columns of O have no scales of v's columns";
   if (v.kv.in != KvIn::rows && (!v.ragged || v.kv.dequantised))
     return "a kernel for pages is ragged and reads k and v as they are in memory";
   if (v.batch_invariant && (is_8_bit(v.dtype) || is_8_bit(v.kv.dtype)))

@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 
-#include "src/plan/kernel.hpp"
 #include "src/plan/plan.hpp"
 
 namespace froghopper {
@@ -57,14 +56,6 @@ TEST(Plan, WidensKeysAndValuesInALaunchOfTheirOwnWhereThatPays) {
   EXPECT_EQ(dequantises("fwd bf16 kv=e4m3 b8 hq32 hkv8 sq8192 skv131072 d128"), false) << "4 GiB";
   EXPECT_EQ(dequantises("fwd bf16 b4 hq32 hkv8 sq2048 skv2048 d128", "dequantised=1"), std::nullopt);
   EXPECT_EQ(dequantises("fwd e4m3 b4 hq32 hkv8 sq2048 skv2048 d128", "dequantised=1"), std::nullopt);
-}
-
-// Above 256 columns two consumers have half of a row's each, and scales of v's columns are multiplied to whole rows.
-TEST(Plan, HasNoKernelThatScalesColumnsOfHalfARow) {
-  const auto kernel = kernel_named("fwd.bf16.e4m3.d128.dv512.q64.kv64.s2.dequantised.blocks");
-  ASSERT_FALSE(kernel);
-  EXPECT_NE(kernel.failure().text.find("two consumers that share the columns of O"), std::string::npos)
-      << kernel.failure().text;
 }
 
 }  // namespace
