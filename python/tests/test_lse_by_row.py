@@ -125,7 +125,7 @@ def test_of_torch_has_gradients():
 
 
 def test_of_torch_with_out_and_in_8_bits():
-    import torch
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     arrays = tensors(dense_arrays(), torch.float16)
     from froghopper.torch import attention, quantise
     o = torch.empty(BATCH, ROWS, HEADS, DIM, dtype=torch.float16)
@@ -137,7 +137,7 @@ def test_of_torch_with_out_and_in_8_bits():
 
 
 def paged_case():
-    import torch
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     q, = tensors(drawn((BATCH * ROWS, HEADS, DIM)))
     pool = tensors(drawn(*[(9, 16, HEADS_KV, DIM)] * 2))
     table = torch.tensor([[3, 1, 5], [0, 8, 2], [7, 4, 6]], dtype=torch.int32)

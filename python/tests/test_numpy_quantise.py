@@ -63,7 +63,7 @@ def test_packed_sequences_have_blocks_of_their_own():
 @pytest.mark.parametrize("change, message", [
     (dict(dtype="float16"), "dtype must .*, but is float16"),
     (dict(rotate_seed=2**32), "rotate_seed must .*, but is 4294967296"),
-    (dict(scale_rows=64), "scale_rows is 64; as many rows share a scale as tiles are made of"),
+    (dict(scale_rows=64), "scale_rows must be 128, or 0 for all rows, but is 64"),
     (dict(cu_seqlens_q=[0, 10]), "cu_seqlens_q and cu_seqlens_kv must .*, but one is None"),
     (dict(v=draw(1, 10, 2, 64).astype(np.float16)), "v must .*, but is float16"),
     (dict(k=draw(1, 10, 3, 64)), "heads"),
