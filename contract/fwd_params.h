@@ -64,7 +64,7 @@ struct FwdParams {
   RaggedParams ragged;  // ragged variants only
   RowsRange rows;       // likewise
   // Ragged variants only: the launch before this one is the same problem's, for the sequences with more rows, and the
-  // two may run at the same time: device/fwd/forward.cuh, Overlap.
+  // two may run at the same time: device/fwd/forward.cuh, Launches.
   bool beside_another;
   EightBitParams eight_bit;
   // Of O, where the variant has promotion (promotion_tiles) or merges parts (fwd_merges_parts), also of 16-bit q, k, v:
@@ -80,7 +80,7 @@ struct FwdParams {
   ScaleValues slopes;  // alibi variants only; in natural units, no blocks
   MeansParams means;   // smooth variants only
   float* max_logit;    // maxlogit variants only: [sequence][head], natural units; raised
-  PageParams pages;    // variants with pages only
+  PageParams pages;    // paged variants only
   StridedTensor gate;  // gated variants only; of O's type
 };
 static_assert(sizeof(FwdParams) <= params_bytes_max);

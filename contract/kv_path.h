@@ -11,7 +11,7 @@ struct FwdKv {
   bool dequantised;  // an earlier launch has made 8-bit numbers those of Q's type: device/fwd/dequantise.cuh
   bool blocks;       // then with scales of blocks of rows or of V's columns: device/attn/tile_softmax.cuh
   bool smooth;       // 8-bit numbers lack the mean of their rows, which the epilogue adds: device/fwd/means.cuh
-  KvIn in;           // whether rows are in pages: device/fwd/kv_source.cuh
+  KvIn in;           // rows, pages or slots: device/fwd/kv_source.cuh
 
   bool operator==(const FwdKv&) const = default;
 };

@@ -7,15 +7,16 @@
 //
 // Split. Where there are few tiles, each one's kv tiles are cut into parts, and a part is a work item. What a part
 // makes of a row, its sums as they are and the row max they count from, goes to the workspace, and the kernel
-// `combine` adds the parts up in the order of the keys: the same bits, whoever was first. How many parts a tile has
+// `combine` sums the parts in the order of their numbers: the same bits, whoever was first. How many parts a tile has
 // follows from its own keys, so tiles with one part go straight to O and lse.
 //
 // Split evenly. Where lengths are on the device, a fixed number of keys in a part is a guess. So the kv tiles of all q
-// tiles are numbered, and every CTA has equally many of them, as in Stream-K (Osama et al. 2023). Heads are dealt into
-// C classes (EvenParams::classes): class k has the heads k, k + C, ... and the CTAs k, k + C, .... Each class has its
-// own numbering of kv tiles, by sequence, head, q tile and, within a q tile, in descending key order; the j-th CTA of a
-// class has the kv tiles [j n, (j + 1) n), where n is tiles_of_cta(). So CTAs that run at the same time read the same
-// rows of K and V, whose heads lie together in memory, and the CTA of a class that comes after CTA c is c + C.
+// tiles are numbered, and every CTA has equally many of them, as in Stream-K (Osama et al. 2023). Heads (groups of
+// heads that a tile holds) are dealt into C classes (EvenParams::classes): class k has the heads k, k + C, ... and the
+// CTAs k, k + C, .... Each class has its own numbering of kv tiles, by sequence, head, q tile and, within a q tile, in
+// descending key order; the j-th CTA of a class has the kv tiles [j n, (j + 1) n), where n is tiles_of_cta(). So CTAs
+// that run at the same time read the same rows of K and V, whose heads lie together in memory, and the CTA of a class
+// that comes after CTA c is c + C.
 // A CTA then has the end of one q tile, or a piece of it; whole q tiles; and the beginning of another. Whole q tiles
 // go straight to O and lse. The others leave what they make of a row in the workspace, in two slots of their CTA, so
 // that its size follows from the number of CTAs alone. A record of each CTA tells `combine` which q tile goes on in
@@ -59,8 +60,8 @@ struct SplitParams {
   float* o;             // [part][row][head][dim_v]: weights x V; evenly: [CTA][2][row of the tile][dim_v]
   PartOfRow* rows;      // likewise, without dim_v
   long long row_heads;  // rows x heads: from one part to the next
-  int tiles;            // kv tiles of a part
-  int most;             // parts of the longest sequence
+  int tiles;            // kv tiles of a part, as planned: tiles_of_part()
+  int most;             // parts that a q tile has at most
   EvenParams even;
 };
 

@@ -200,22 +200,22 @@ TEST(api, missing_arguments_are_refused) {
   KnownAnswer known;
   const fh_problem p = c_problem();
   const fh_tensors t = fh::to_c(known.tensors());
-  fh_plan* plan = nullptr;
+  fh_plan *plan = nullptr, *none = reinterpret_cast<fh_plan*>(16);
   ASSERT_EQ(fh_plan_create(&p, "cpu", &plan), FH_OK);
   fh_problem parsed = fh_problem_init();
-
   const auto refused = [](fh_status status, const std::string& call, const std::string& argument) {
     EXPECT_NE(status, FH_OK);
     EXPECT_EQ(fh_last_error(), call + ": " + argument + " must point to your " + argument + ", but is NULL. Set it.");
   };
-  refused(fh_plan_create(nullptr, nullptr, &plan), "fh_plan_create", "problem");
+  refused(fh_plan_create(nullptr, nullptr, &none), "fh_plan_create", "problem");
   refused(fh_plan_create(&p, nullptr, nullptr), "fh_plan_create", "plan");
   refused(fh_plan_run(nullptr, &t, nullptr, 0, nullptr), "fh_plan_run", "plan");
   refused(fh_plan_run(plan, nullptr, nullptr, 0, nullptr), "fh_plan_run", "tensors");
   refused(fh_attention(nullptr, nullptr, &t, nullptr, 0, nullptr), "fh_attention", "problem");
   refused(fh_attention(&p, nullptr, nullptr, nullptr, 0, nullptr), "fh_attention", "tensors");
-  size_t bytes = 0;
+  size_t bytes = 7;
   refused(fh_workspace_bytes(nullptr, nullptr, &bytes), "fh_workspace_bytes", "problem");
+  EXPECT_TRUE(none == nullptr && bytes == 0) << "a common exit destroys what was not made";
   refused(fh_workspace_bytes(&p, nullptr, nullptr), "fh_workspace_bytes", "bytes");
   refused(fh_problem_parse(nullptr, &parsed), "fh_problem_parse", "line");
   refused(fh_problem_parse("fwd", nullptr), "fh_problem_parse", "problem");

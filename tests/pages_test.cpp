@@ -216,6 +216,13 @@ TEST(pages, contradictions_have_their_messages) {
   }
   const Problem p = problem_of("fwd bf16 b1 hq1 hkv1 sq4 skv64 d64 varlen tq4 seqused page16 pages4");
   fh_tensors t = tensors_of(p);
+  t.block_table.stride_seq = 0;  // forgotten: every page would be the first
+  const auto one_page = bind(p, t);
+  ASSERT_FALSE(one_page);
+  EXPECT_EQ(one_page.failure().text,
+            "block_table.stride_seq is 0, but there are 4 columns; all keys would be in one page. Without gaps "
+            "stride_batch is 4 and stride_seq is 1.");
+  t = tensors_of(p);
   t.cu_seqlens_kv = somewhere<int32_t>(7);
   const auto views = bind(p, t);
   ASSERT_FALSE(views);

@@ -105,7 +105,8 @@ const BadProblem bad_problems[] = {
     {[](fh_problem& p) { p.dtype = p.dtype_o = FH_E4M3; },
      "dtype_o is e4m3; o has no scale. Use FH_F16, FH_BF16 or FH_F32, and quantise o afterwards.", FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype_o = FH_F32; },
-     "dtype_o is f32 and dtype is bf16; o is of another type only where k and v are 8-bit. Set dtype_o to FH_USUAL.",
+     "dtype_o is f32 and dtype is bf16; o is of another type only where k and v are 8-bit, or with accumulate. Set "
+     "dtype_o to FH_USUAL; to merge calls, set accumulate in the first one too, with o = 0 and lse = -inf.",
      FH_UNSUPPORTED},
     // R10
     {[](fh_problem& p) { p.op = FH_BACKWARD, p.dtype = FH_E4M3; },

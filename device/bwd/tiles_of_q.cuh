@@ -23,7 +23,7 @@ __device__ inline TileOfQ find_tile(const RaggedParams& ragged, const QTiles& pl
     const int rows = is_ragged ? attn::lengths_of(ragged, seq_q, /*seq_kv=*/0, sequence).seq_q : seq_q;
     return {head, sequence, row, row, rows, sequence};
   }
-  if (sequences == 0) return {head, 0, 0, 0, 0, 0};  // rows that belong to none may be more than a tile has
+  if (sequences == 0) return {head, 0, 0, 0, 0, 0};  // no sequence: total_q may still be tiles
   int sequence = 0;                                  // the last one whose first tile is not after this
   for (int end = sequences; end - sequence > 1;) {
     const int middle = (sequence + end) / 2;

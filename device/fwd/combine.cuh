@@ -7,8 +7,9 @@
 //           end.
 // Roles     all warps alike. A lane has columns of a row, dealt to the lanes in blocks of 2, 4 or 8; its parts' columns
 //           are in registers, V.parts of them at once
-// Order     parts are summed in the order of their keys, so the bits do not depend on which came first.
-//           Batch-invariant variants merge them in descending key order, as device/fwd/batch_invariant.cuh does.
+// Order     parts are summed in the order of their numbers, so the bits do not depend on which came first: with
+//           ascending keys, and with even splits with descending ones. Batch-invariant variants merge them in
+//           descending key order, as device/fwd/batch_invariant.cuh does.
 // Barriers  none: lanes of a row exchange numbers by shuffles
 // Shared    nothing
 // Overlap   it may start while the forward kernel runs: which sequence a row belongs to, and how many parts it has, is

@@ -13,7 +13,8 @@
 //           which may move the row max and so rescale O. It gives K back, waits for P V of the tile before, gives that
 //           V back, and rounds the weights to P. In the next iteration it waits for V and issues P V behind the next S.
 // Roles     Dispatcher     warp 0; draws items, publishes them, loads Q.
-//           Loader         warps 1 and 2, one thread each, or the whole warp for pages; loads K, or V (kv_source.cuh)
+//           Loader         warps 1 and 2, one thread each, or the whole warp if K and V are paged; load K, or V
+//                          (kv_source.cuh)
 //           PaddingFiller  warp 3, ragged variants only; fills the rows of o and lse that belong to no sequence.
 //           Consumer       warpgroups 1..n, n = tile_q / 64; WGMMA, softmax, store.
 //                          Where dim_v is above 256, two Consumers share an M tile: each computes S, and a half of O.
@@ -30,8 +31,9 @@
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. The overlap continues across work items: the last P V of one and the first S of
 //           the next are in flight together, and O is stored meanwhile.
-// Launches  The next kernel of the stream may start (device/ptx/launch.cuh) after the last draw. With split-KV, where
-//           that kernel is combine, which is small and waits, it may start before the first item. A ragged problem
+// Launches  The next kernel of the stream may start (device/ptx/launch.cuh) after the last draw. With split-KV that
+//           kernel is combine, which is small and waits, so it may start before the first item. (Also with PackGQA in
+//           one part, where there is no combine.) A ragged problem
 //           may be two launches, the sequences with many rows first. Then the second one (beside_another) runs beside
 //           the first without waiting for it, which is safe for two reasons. The first lets it start only after its
 //           own wait, so all older kernels have ended and what they wrote is visible. And the two write disjoint

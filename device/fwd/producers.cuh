@@ -80,7 +80,7 @@ struct Dispatcher {
     WorkItem item = schedule.find(number);
     if constexpr (!V.ragged) ptx::wait_for_earlier_kernels();
     if constexpr (fwd_splits(V)) {
-      ptx::let_next_kernel_start();  // combine, which is small. Not before: it reads lengths at once
+      ptx::let_next_kernel_start();  // combine, if there is one. Not before: it reads lengths at once
       item = pass_parts_without_keys(schedule, tickets, number, item);
     }
     if (!tickets.in_use()) return take_only(item);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: which work item a ticket means. The order is contract/order.h's, which tests run on the host.
+// device/fwd: which work items a CTA has, by tickets or evenly by its number. The order is contract/order.h's, which
+// tests run on the host.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"

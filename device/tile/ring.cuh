@@ -8,8 +8,8 @@ namespace froghopper::tile {
 
 template <int Stages>
 struct Ring {
-  // How many arrive at each, and who: the kernel's head, under Barriers. Mostly full: one producer, and the bytes of
-  // its loads; empty: one arrival of each consumer warp.
+  // How many arrive at each, and who: the kernel's head, under Barriers. As a rule, full: one producer, and the bytes
+  // of its loads; empty: one arrival of each consumer warp.
   ptx::u64 full[Stages];
   ptx::u64 empty[Stages];
 

@@ -132,6 +132,11 @@ std::string wrong_view(const Problem& p, const Tensor& tensor, Use use, const Vi
       return text("{} is {} with {}; that is past the end of memory. Strides count elements.",
                   stride_name(tensor, axis), axis.stride, counted(axis.extent - 1, "step"));
   }
+  if (tensor.view == &Views::block_table && view.seq > 1 && view.stride_seq == 0)
+    return text(
+        "block_table.stride_seq is 0, but there are {0} columns; all keys would be in one page. Without gaps "
+        "stride_batch is {0} and stride_seq is 1.",
+        view.seq);
   return {};
 }
 

@@ -147,10 +147,10 @@ Finding types(const fh_problem& p) {
     return not_computed(text(
         "dtype_o is {}; o has no scale. Use FH_F16, FH_BF16 or FH_F32, and quantise o afterwards.", name_of(t.o)));
   if (t.o != t.q && !is_8_bit(t.kv) && !merges(p))
-    return not_computed(
-        text("dtype_o is {} and dtype is {}; o is of another type only where k and v are 8-bit. Set dtype_o to "
-             "FH_USUAL.",
-             name_of(t.o), name_of(t.q)));
+    return not_computed(text(
+        "dtype_o is {} and dtype is {}; o is of another type only where k and v are 8-bit, or with accumulate. Set "
+        "dtype_o to FH_USUAL; to merge calls, set accumulate in the first one too, with o = 0 and lse = -inf.",
+        name_of(t.o), name_of(t.q)));
   if (is_8_bit(t.kv) && p.op == FH_BACKWARD)
     return not_computed(
         text("{} is {} and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v.",
