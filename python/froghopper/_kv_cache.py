@@ -22,7 +22,7 @@ from froghopper._torch_calls import FLOAT8, check_dense, check_place, check_tens
 from froghopper._torch_kinds import BARE, check_kinds
 from froghopper._torch_ops import PLAIN
 from froghopper._torch_options import bound_of, whole
-from froghopper._values import counted
+from froghopper._values import counted, wrong_kind
 from froghopper._words import named_by
 from froghopper.torch import append_kv, attention, paged_attention
 
@@ -152,7 +152,10 @@ def check_numbers(q: Tensor, rows: int, k: Tensor | None, lengths: dict[str, Any
         added = begins.diff().tolist()
     used = lengths["cache_seqlens"]
     if isinstance(used, Tensor): used = used.tolist() if known(used) else []
-    elif used is not None: used = [whole_number("cache_seqlens", used)] * batch
+    elif used is not None:
+        if not hasattr(used, "__index__"):
+            wrong_kind("cache_seqlens", used, "a whole number or an int32 tensor [batch]", "one of them")
+        used = [whole_number("cache_seqlens", used)] * batch
     for at, (count, more) in enumerate(zip(used or [], added)):
         if 0 <= count <= rows - more: continue
         added_rows = f" and {counted(more, 'row')} {'is' if more == 1 else 'are'} added" * (more > 0)

@@ -45,8 +45,8 @@ SENTENCES: list[tuple[str, str]] = [
     (r"seqused_kv\[(\d+)\] is (\d+) and seq_kv is (\d+); .*",
      r"max_seqlen_kv must be at least \2, which seqused_kv[\1] is, but is \3. Use max_seqlen_kv=\2."),
     (r"cu_seqlens_(q|kv)\[0\] is (-?\d+); .*",
-     r"cu_seqlens_\1 must begin with 0, but begins with \2. Use cu_seqlens_\1 - cu_seqlens_\1[0] with the rows from "
-     r"there on."),
+     r"cu_seqlens_\1 must begin with 0, but begins with \2. If it holds lengths, give their cumulative sums behind a "
+     r"0; else use cu_seqlens_\1 - cu_seqlens_\1[0] with the rows from there on."),
     (r"cu_seqlens_(q|kv) falls from (-?\d+) to (-?\d+) after sequence (\d+); .*",
      r"cu_seqlens_\1 must not fall, as sequences lie end to end, but falls from \2 to \3 after sequence \4. Let it "
      r"rise."),

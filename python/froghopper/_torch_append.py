@@ -265,7 +265,8 @@ def sizes_of(given: Given, options: Options, new: Tensor) -> Sizes:
     cached_at = given.k_cache if given.k_cache is not None else given.v_cache
     if flat and not packed and given.slot_mapping is None and cached_at is not None:
         raise InvalidProblem("k must be [batch, seq, heads, dim] without cu_seqlens and slot_mapping, but has the "
-                             f"shape {list(new.shape)}. Give one of them, which say where a row goes, or reshape it.")
+                             f"shape {list(new.shape)}. Use k[:, None] if it is one new row of each "
+                             "sequence; else give cu_seqlens or slot_mapping, which say where a row goes.")
     if given.cu_seqlens is not None:
         calls.check_lengths("cu_seqlens", given.cu_seqlens, new)
         batch, seq, total = given.cu_seqlens.shape[0] - 1, options.max_seqlen or 0, new.shape[0]

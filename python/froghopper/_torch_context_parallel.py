@@ -34,6 +34,7 @@ from froghopper._torch_cp_layout import Layout, check_layout, positions, shard, 
 from froghopper._torch_eager import computable, requires_grad
 from froghopper._torch_options import check_slopes, decided, plain, window_of
 from froghopper._values import shown
+from froghopper._words import takes_words_of_others
 
 Scheme = Literal["auto", "ring", "all_gather", "all_to_all"]
 Transfers = Literal["auto", "copies", "send_recv"]
@@ -60,6 +61,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, causal: bool
               return_lse: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
 
+@takes_words_of_others("torch.context_parallel")
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: bool = False,
               window: Window | None = None, scale: float | None = None, softcap: float | None = None,
               sink: Tensor | None = None, alibi_slopes: Tensor | None = None,

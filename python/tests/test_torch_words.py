@@ -237,3 +237,18 @@ def test_a_softcap_that_is_no_number_is_named():
     q = torch.zeros(1, 2, 1, 8)
     with pytest.raises(TypeError, match="^softcap must be a number, but is 'x'"):
         fa.flash_attn_func(q, q, q, softcap="x")
+
+
+def test_what_is_often_mistaken_is_told_how_it_is_given():
+    x = torch.zeros(2, 4, 4, 16)
+    with pytest.raises(ValueError, match="If it holds lengths, give their cumulative sums behind a 0"):
+        attention(x[0], x[0], x[0], cu_seqlens_q=whole(2, 2), cu_seqlens_kv=whole(2, 2))
+    with pytest.raises(TypeError, match=r"cache_seqlens must be a whole number or an int32 tensor \[batch\], but is"):
+        fa.flash_attn_with_kvcache(x[:, :1], x, x, cache_seqlens=[3, 2])
+    with pytest.raises(ValueError, match=r"Use k\[:, None\] if it is one new row of each sequence"):
+        froghopper.torch.append_kv(x[:, 0], x[:, 0], x.clone(), x.clone())
+    from froghopper.torch import context_parallel
+    with pytest.raises(TypeError, match="no argument cu_seqlens_q. Did you mean cu_seqlens?"):
+        context_parallel.attention(x, x, x, cu_seqlens_q=[0, 4])
+    with pytest.raises(NotImplementedError, match="no argument dropout_p; weights are not dropped here"):
+        context_parallel.attention(x, x, x, dropout_p=0.1)
