@@ -23,7 +23,8 @@ Written by `tools/python_support.py` from the signatures and from the library's 
 
 A column says which arguments a function of the package froghopper takes; the last ones, what the library computes where
 they are given. `torch.paged_attention` and `flash_attn_interface.flash_attn_with_kvcache` have no gradients, and
-neither have K and V in pages. [support.md](support.md) has every type and head dim, [9-python.md](9-python.md) what is where.
+neither have K and V in pages. [support.md](support.md) has every type and head dim, [9-python.md](9-python.md) what is
+where.
 
 """
 OF_CACHES = """
