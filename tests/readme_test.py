@@ -78,7 +78,9 @@ class Serving(unittest.TestCase):
             file.write_text(self.programs["cpp"])
             subprocess.run(["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/include", str(file),
                             f"-L{BUILD}", "-lfroghopper", "-o", str(program)], check=True, timeout=120)
-            subprocess.run([program], check=True, timeout=60, env={**os.environ, "LD_LIBRARY_PATH": str(BUILD)})
+            run = subprocess.run([program], check=True, timeout=60, env={**os.environ, "LD_LIBRARY_PATH": str(BUILD)},
+                                 capture_output=True, text=True)
+            self.assertEqual(run.stdout, "3f80\n")  # the row that was appended
 
     def test_the_c_program_appends(self):
         self.assertEqual(printed_in_c(self.programs["c"]), "1 -2\n")  # k of the first sequence, v of the second
