@@ -196,15 +196,6 @@ TEST(api, bad_lengths_are_refused_on_the_cpu) {
   EXPECT_TRUE(known.untouched());
 }
 
-TEST(api, heads_may_lie_before_rows) {
-  const float x = 0;
-  const fh::Tensor tensor = fh::dense_by_head(&x, 300, 4, 64);
-  EXPECT_EQ(tensor.data, &x);
-  EXPECT_EQ(tensor.stride_batch, 4 * 300 * 64);
-  EXPECT_EQ(tensor.stride_seq, 64);
-  EXPECT_EQ(tensor.stride_head, 300 * 64);
-}
-
 TEST(api, missing_arguments_are_refused) {
   KnownAnswer known;
   const fh_problem p = c_problem();
