@@ -20,7 +20,12 @@ endif()
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/froghopper)
 install(TARGETS ${froghopper_libraries_to_install} EXPORT froghopper-targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(DIRECTORY include/froghopper DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h*")
+set(headers_of_absent)
+if(NOT TARGET froghopper-cp)
+  set(headers_of_absent PATTERN cp.h EXCLUDE)
+endif()
+install(DIRECTORY include/froghopper DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h*"
+        ${headers_of_absent})
 install(EXPORT froghopper-targets NAMESPACE froghopper:: DESTINATION ${package_folder})
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/froghopper-config.cmake @ONLY CONTENT
      "include(CMakeFindDependencyMacro)

@@ -54,4 +54,13 @@ TEST(abi_cpp, the_skin_carries_every_field) {
   }
 }
 
+TEST(abi_cpp, heads_may_lie_before_rows) {
+  const float x = 0;
+  const froghopper::Tensor tensor = froghopper::dense_by_head(&x, 300, 4, 64);
+  EXPECT_EQ(tensor.data, &x);
+  EXPECT_EQ(tensor.stride_batch, 4 * 300 * 64);
+  EXPECT_EQ(tensor.stride_seq, 64);
+  EXPECT_EQ(tensor.stride_head, 300 * 64);
+}
+
 }  // namespace

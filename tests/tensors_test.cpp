@@ -141,6 +141,21 @@ TEST(tensors, any_order_of_the_axes_of_o_is_allowed) {
   EXPECT_TRUE(bind(p, t));
 }
 
+TEST(tensors, rows_that_are_read_may_be_shared) {
+  Problem p = problem_of(batched);
+  fh_tensors t = tensors_of(p);
+  t.q.stride_seq = t.q.stride_head = 0, t.k.stride_batch = 0, t.v.stride_head = t.v.stride_batch = 0;
+  EXPECT_TRUE(bind(p, t));
+  p = problem_of("fwd bf16 b1 hq8 hkv2 sq1 skv1 d64");  // a row for each head
+  t = tensors_of(p);
+  t.q = {t.q.data, 0, 0, 0};
+  EXPECT_TRUE(bind(p, t));
+  p = problem_of("bwd bf16 b2 hq8 hkv2 sq100 skv200 d64");
+  t = tensors_of(p);
+  t.grad_o = {t.grad_o.data, 0, 0, 0};  // the gradient of a sum over all rows
+  EXPECT_TRUE(bind(p, t));
+}
+
 struct BadTensors {
   const char* line;
   std::function<void(fh_tensors&)> spoil;
@@ -159,6 +174,12 @@ const BadTensors bad_tensors[] = {
      "q.stride_head is -64; strides are not negative. Point data to the first element and count up."},
     {batched, [](fh_tensors& t) { t.k.stride_batch = huge; },
      "k.stride_batch is 9223372036854775807 with 1 step; that is past the end of memory. Strides count elements."},
+    {batched,
+     [](fh_tensors& t) {
+       t.k = {t.k.data, 0, 0, 0};
+     },
+     "all strides of k are 0, so its 2 x 200 x 2 rows would be the same one. Without gaps the strides of batch, seq "
+     "and head are 25600, 128 and 64."},
     {batched, [](fh_tensors& t) { t.o.stride_seq = 0; },
      "o.stride_seq is 0, but 128 elements lie within one step of it, so rows of o would overlap. Without gaps the "
      "strides of batch, seq and head are 102400, 1024 and 128."},

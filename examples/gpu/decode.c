@@ -111,7 +111,7 @@ int main(void) {
   printf("%s\n%s\n", fh_plan_line(prefill_plan), fh_plan_line(decode_plan));
   size_t bytes = fh_plan_workspace_bytes(prefill_plan);
   if (bytes < fh_plan_workspace_bytes(decode_plan)) bytes = fh_plan_workspace_bytes(decode_plan);
-  void* workspace = gpu_memory(bytes + 1); /* never 0 bytes */
+  void* workspace = gpu_memory(bytes + 1); /* NULL would do for 0 bytes */
   uint16_t *gpu_q = gpu_memory(sizeof q), *gpu_k = gpu_memory(sizeof k), *gpu_v = gpu_memory(sizeof v);
   uint16_t* gpu_o = gpu_memory(sizeof o);
   int32_t* gpu_lengths = gpu_memory(batch * sizeof(int32_t));
@@ -154,6 +154,7 @@ int main(void) {
     check_cuda(cudaStreamSynchronize(stream), "step"); /* a model would compute its next token here */
   }
 
+  /* Graphs need no plan. An engine also frees its memory, its graph and its stream; here the process ends. */
   fh_plan_destroy(prefill_plan);
   fh_plan_destroy(decode_plan);
   const double worst = largest_error();

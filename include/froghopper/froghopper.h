@@ -108,29 +108,32 @@ typedef enum fh_align {
 
 #define FH_ALL INT64_C(-1) /* a window without a bound on that side */
 
-/* Start from fh_problem_init(), not from zeros: a window of 0 keys is a window, FH_ALL is none. */
+/* Start from fh_problem_init(), not from zeros: a window of 0 keys is a window, FH_ALL is none. With zeros in both
+ * windows each query attends to the one key on its diagonal. */
 typedef struct fh_problem {
   size_t size; /* sizeof(fh_problem) */
 
   /* What is computed. */
   fh_op op;
-  fh_dtype dtype;            /* of q, k, v, o and their gradients; for an 8-bit type, dtype_o is the type of o */
-  int64_t batch;             /* number of sequences; fh_problem_init sets 1, and 0 is legal and computes nothing */
-  int64_t heads_q;           /* at least 1 */
-  int64_t heads_kv;          /* at least 1, divides heads_q: query head h reads KV head h / (heads_q / heads_kv) */
-  int64_t seq_q, seq_kv;     /* query and KV length of every sequence; with varlen, upper bounds on the longest */
-  int64_t dim_qk;            /* head dim of q and k: a multiple of 8 from 8 to 512; 8-bit types: of 16, up to 256 */
-  int64_t dim_v;             /* head dim of v and o, likewise; 0 means dim_qk */
-  int64_t total_q, total_kv; /* varlen only: rows of the packed q, and of the packed k and v */
-  int32_t varlen;            /* nonzero: sequences are packed in [1, total, heads, dim], bounded by cu_seqlens */
-  int32_t seqused;           /* nonzero: seqused_q or seqused_kv says how many rows of each sequence are used */
-  int32_t causal;            /* nonzero: window_right = 0 */
-  fh_align align;            /* of causal, window, attention_chunk and alibi */
-  int64_t window_left;       /* keys before the diagonal that a query attends to; FH_ALL: no bound */
-  int64_t window_right;      /* keys after the diagonal that a query attends to; FH_ALL: no bound */
-  float scale;               /* of q k^T, at most 2^127; 0 means 1/sqrt(dim_qk), -0.0f means a scale of zero */
-  float softcap;             /* a score becomes softcap tanh(score / softcap); 0 means none; on a GPU at most 2^15 */
-  int32_t sink; /* nonzero: tensors.sink has one more logit a head, which only the denominator includes */
+  fh_dtype dtype;        /* of q, k, v, o and their gradients; for an 8-bit type, dtype_o is the type of o */
+  int64_t batch;         /* number of sequences; fh_problem_init sets 1, and 0 is legal and computes nothing */
+  int64_t heads_q;       /* at least 1 */
+  int64_t heads_kv;      /* at least 1, divides heads_q: query head h reads KV head h / (heads_q / heads_kv) */
+  int64_t seq_q, seq_kv; /* query and KV length of every sequence; with varlen, upper bounds on the longest */
+  int64_t dim_qk;        /* head dim of q and k: a multiple of 8 from 8 to 512; 8-bit types: of 16, up to 256 */
+  int64_t dim_v;         /* head dim of v and o, likewise; 0 means dim_qk */
+  /* varlen only: rows of the packed q, and of the packed k and v: at least those of all sequences. With a total_q of 0
+   * a GPU plan computes nothing: it cannot see that you forgot it. */
+  int64_t total_q, total_kv;
+  int32_t varlen;       /* nonzero: sequences are packed in [1, total, heads, dim], bounded by cu_seqlens */
+  int32_t seqused;      /* nonzero: seqused_q or seqused_kv says how many rows of each sequence are used */
+  int32_t causal;       /* nonzero: window_right = 0 */
+  fh_align align;       /* of causal, window, attention_chunk and alibi */
+  int64_t window_left;  /* keys before the diagonal that a query attends to; FH_ALL: no bound */
+  int64_t window_right; /* keys after the diagonal that a query attends to; FH_ALL: no bound */
+  float scale;          /* of q k^T, at most 2^127; 0 means 1/sqrt(dim_qk), -0.0f means a scale of zero */
+  float softcap;        /* a score becomes softcap tanh(score / softcap); 0 means none; on a GPU at most 2^15 */
+  int32_t sink;         /* nonzero: tensors.sink has one more logit a head, which only the denominator includes */
 
   /* How it may be computed. These change the result by no more than rounding. */
   int32_t deterministic; /* nonzero: gradients are bitwise identical from run to run; the forward pass always is */
@@ -194,7 +197,7 @@ typedef struct fh_problem {
   /* Nonzero: RMS norm before the rotation: rows of q and k are divided by sqrt(mean of squares + norm_epsilon), and
    * multiplied by norm_q and norm_k. */
   int32_t norm;
-  float norm_epsilon;
+  float norm_epsilon; /* at least 0; models use 1e-5 or 1e-6. With 0 a row of zeros becomes NaN */
   /* 8-bit caches. Nonzero: each row of the cache gets its own scale, which is written; 0: scale_k and scale_v are
    * read. */
   int32_t scale_tokens;
@@ -222,12 +225,15 @@ static inline fh_problem fh_problem_init(void) {
 
 /* A tensor of the caller, [batch, seq, heads, dim]. */
 typedef struct fh_tensor {
-  void* data;                                    /* the address of its first element */
-  int64_t stride_batch, stride_seq, stride_head; /* elements; stride_batch is ignored with varlen */
+  void* data; /* the address of its first element */
+  /* Elements; stride_batch is ignored with varlen. Without gaps they are seq * heads * dim, heads * dim and dim; for
+   * [batch, heads, seq, dim] in memory, heads * seq * dim, dim and seq * dim. In a tensor that is read, a stride may be
+   * 0: the entries along that axis are the same memory. */
+  int64_t stride_batch, stride_seq, stride_head;
 } fh_tensor;
 
-/* Host memory for a plan on the CPU, memory of one GPU for a plan on Hopper. On Hopper q, k, v, o, gate and their
- * gradients are 16-byte aligned, and the strides of extents above 1 are multiples of 16 bytes. */
+/* Host memory for a plan on the CPU, memory of one GPU for a plan on Hopper, also managed memory. On Hopper q, k, v, o,
+ * gate and their gradients are 16-byte aligned, and the strides of extents above 1 are multiples of 16 bytes. */
 typedef struct fh_tensors {
   size_t size; /* sizeof(fh_tensors) */
   fh_tensor q; /* [batch, seq_q, heads_q, dim_qk]; varlen [total_q, heads_q, dim_qk]. Read. */
@@ -283,8 +289,8 @@ typedef struct fh_tensors {
   float* max_logit;
 
   /* page_size only, else NULL: int32 [batch, ceil(seq_kv / page_size)], pages of the pool from 0 to pages - 1; strides
-   * are stride_batch and stride_seq. Only columns with used rows are read, and sequences may share pages. The CPU
-   * checks the entries, a GPU plan cannot. */
+   * are stride_batch and stride_seq, without gaps ceil(seq_kv / page_size) and 1. Only columns with used rows are read,
+   * and sequences may share pages. The CPU checks the entries, a GPU plan cannot. */
   fh_tensor block_table;
 
   /* Append only, else NULL. k and v have as many rows as q, [batch, seq_q, heads_kv, dim]. scale_k and scale_v are [1,
@@ -326,21 +332,27 @@ static inline fh_tensors fh_tensors_init(void) {
  *   NULL or "auto"   the current Hopper GPU if there is one and it computes this problem, else the CPU. fh_plan_on_gpu
  *                    tells which, fh_explain why. In fh_attention the tensors decide: the GPU that holds them, or the
  *                    CPU if they are in host memory
- *   "hopper"         the current Hopper GPU, or a refusal; "hopper:1" for GPU 1
+ *   "hopper"         the current Hopper GPU, that of the CUDA context of this thread, or GPU 0 if there is none; or a
+ *                    refusal. "hopper:1" for GPU 1
  *   "cpu"            the CPU of this machine
  *   "h200", "h100"   a GPU that need not be in this machine: the plan can be read, not run. You can describe another:
  *                    "mine 64sm l2=40MiB clock=1500MHz memory=2000GB/s"
  * Hints after the target change how fast a GPU runs, never the result. "hopper tiles=128x64s3 section=16MiB tail=30%
  * late=8" takes tiles of 128 query rows and 64 keys in rings of 3 stages, and so on; packed=, parts= and dequantised=
- * choose PackGQA, split-KV and the dequantisation of 8-bit k and v in a launch of its own; docs/4-planning.md. */
+ * choose PackGQA, split-KV and the dequantisation of 8-bit k and v in a launch of its own; docs/4-planning.md.
+ * On failure *plan becomes NULL. */
 FH_API fh_status fh_plan_create(const fh_problem* problem, const char* target, fh_plan** plan);
-FH_API void fh_plan_destroy(fh_plan* plan);                 /* NULL: nothing happens */
+/* NULL: nothing happens. No thread may be in fh_plan_run with the plan; launches in flight and captured graphs do not
+ * need it. */
+FH_API void fh_plan_destroy(fh_plan* plan);
 FH_API size_t fh_plan_workspace_bytes(const fh_plan* plan); /* what fh_plan_run needs; 0 on the CPU */
 FH_API int fh_plan_on_gpu(const fh_plan* plan);             /* nonzero: tensors and workspace are GPU memory */
 FH_API const char* fh_plan_line(const fh_plan* plan);       /* the plan as one line of text; lives as long as it */
 
 /* workspace: 256-byte aligned, any content, on the GPU of the tensors; may be NULL if the plan needs 0 bytes.
- * stream: a CUstream or cudaStream_t. The CPU ignores it, and the call returns when the result is there. */
+ * stream: a CUstream or cudaStream_t; NULL is the legacy default stream. The CPU ignores workspace and stream, and the
+ * call returns when the result is there. tensors: the struct is read during the call, the memory that it names until
+ * the stream has done the run. */
 FH_API fh_status fh_plan_run(const fh_plan* plan, const fh_tensors* tensors, void* workspace, size_t workspace_bytes,
                              void* stream);
 
@@ -348,7 +360,7 @@ FH_API fh_status fh_plan_run(const fh_plan* plan, const fh_tensors* tensors, voi
 FH_API fh_status fh_attention(const fh_problem* problem, const char* target, const fh_tensors* tensors,
                               void* workspace, size_t workspace_bytes, void* stream);
 /* The workspace that fh_attention needs for the same problem and target if the tensors are on the current GPU. This
- * call makes the plan too, so the first run is as fast as the next. */
+ * call makes the plan too, so the first run is as fast as the next. On failure *bytes becomes 0. */
 FH_API fh_status fh_workspace_bytes(const fh_problem* problem, const char* target, size_t* bytes);
 
 /* Reads a problem from a line such as "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". Initialise the struct with

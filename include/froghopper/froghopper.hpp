@@ -14,6 +14,10 @@
 #error "froghopper.hpp is C++20: compile with -std=c++20 or newer, or use froghopper.h, which is C."
 #endif
 
+#if !defined(__cpp_exceptions)
+#error "froghopper.hpp throws what fails: compile with exceptions, or use froghopper.h, which returns a status."
+#endif
+
 #include <froghopper/froghopper.h>
 
 #include <bit>
@@ -50,6 +54,7 @@ enum class Align { bottom_right = FH_BOTTOM_RIGHT, top_left = FH_TOP_LEFT };
 inline constexpr int64_t all = FH_ALL;  // a window without a bound on that side
 
 // What is computed: shapes and options, no pointers. heads, rows and dim_qk have no default: 0 heads are refused.
+// C++ wants designators in this order, which is not that of fh_problem.
 struct Problem {
   Op op = Op::forward;
   Dtype dtype = Dtype::bf16;
@@ -200,6 +205,12 @@ using Tensor = fh_tensor;  // data, and strides in elements: stride_batch, strid
 template <class T>
 Tensor dense(const T* data, int64_t seq, int64_t heads, int64_t dim) {
   return {const_cast<T*>(data), seq * heads * dim, heads * dim, dim};  // q, k and v are read only
+}
+
+// The same with heads before rows in memory: [batch, heads, seq, dim].
+template <class T>
+Tensor dense_by_head(const T* data, int64_t seq, int64_t heads, int64_t dim) {
+  return {const_cast<T*>(data), heads * seq * dim, dim, seq * dim};
 }
 
 // fh_tensors, field by field, with a default for each: a C struct has none.

@@ -56,12 +56,15 @@ SENTENCES: list[tuple[str, str]] = [
      r"head dims\2 must be \3, but that of q and k is \1. Give other tensors."),
     (rf"dim_qk is (\d+); {COLUMNS}", r"head dims\2 must be \3, but that of q and k is \1."),
     (rf"dim_v is (\d+); {COLUMNS}", r"head dims\2 must be \3, but that of v is \1."),
+    (r"all strides of (\w) are 0, so its (.*) rows would be the same one\. .*",
+     r"\1 must have more than one row in memory, but its \2 rows are the same one. Copy it first: "
+     r"numpy.ascontiguousarray(\1) in NumPy, \1.contiguous() in PyTorch."),
     (r"(\w+)\.stride_(batch|seq|head) is (-\d+); .*",
      r"\1 must have strides that are not negative, but that of \2 is \3. Copy it first: numpy.ascontiguousarray(\1) in "
      r"NumPy, \1.contiguous() in PyTorch."),
     (r"(scale_\w)(\[[^]]*\]) is (\S+); a scale is positive, (from .*?)\. .*",
      r"\1 must be positive, \4, but \1\2 is \3. Use 1 for numbers that stand for themselves."),
-    (r"^o (and \w+ are|at \S+ and) (.*); o is written while (\w+) is still read\. Give o its own memory\.",
+    (r"^o (and \w+ are|at \S+ (?:to \S+ )?and) (.*); o is written while (\w+) is still read\. Give o its own memory.*",
      r"the result \1 \2; it is written while \3 is still read. Give out, or what accumulate holds, its own memory."),
     (r"(\w+)\.data must be at a multiple of (\d+) bytes, (.*), but is at address (\w+)\. Align it\.",
      r"\1 must begin at a multiple of \2 bytes, \3, but is at address \4. Copy it: \1.copy() in NumPy, \1.clone() in "

@@ -83,6 +83,10 @@ def test_the_scale_of_flash_attention_has_its_name(scale):
     ("q.stride_seq is -64; strides are not negative. Point data to it.", "q must have strides that are not negative"),
     ("dim_v is 24; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad v.",
      "head dims of 8-bit types must be multiples of 16 from 16 to 256, but that of v is 24. Pad v."),
+    ("all strides of k are 0, so its 2 x 5 x 4 rows would be the same one. Without gaps the strides are 1, 1 and 1.",
+     "k must have more than one row in memory, but its 2 x 5 x 4 rows are the same one. Copy it first"),
+    ("o at 0x1 to 0x9 and q at 0x2 to 0x5 have memory in common; o is written while q is still read. Give o its own "
+     "memory, or check the strides and sizes of both.", "the result at 0x1 to 0x9 and q at 0x2 to 0x5 have memory in"),
     ("o and q are at the same address 0x1; o is written while q is still read. Give o its own memory.",
      "the result and q are at the same address 0x1; it is written while q is still read. Give out, or what"),
     ("q.data must be at a multiple of 4 bytes, as its elements have so many, but is at address 0x1. Align it.",

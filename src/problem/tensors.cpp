@@ -20,6 +20,7 @@ namespace {
 std::string wrong_presence(const Problem&, const Tensor&, Use, const fh_tensor&);
 std::string wrong_view(const Problem&, const Tensor&, Use, const View&);
 std::string rows_overlap(const Tensor&, const View&);
+std::string all_one_row(const Tensor&, const View&);
 std::string incomplete(const Views&, bool smooth);
 
 // Every version of the struct has q, k, v and o.
@@ -42,6 +43,7 @@ Result<Views> bind(const Problem& p, const fh_tensors& user) {
     View& view = views.*tensor.view = view_of(tensor, p, given);
     bad = wrong_view(p, tensor, use, view);
     if (bad.empty() && is_written(use) && view.data) bad = rows_overlap(tensor, view);
+    if (bad.empty() && !has_strides(given)) bad = all_one_row(tensor, view);
     if (!bad.empty()) return wrong(std::move(bad));
   }
   if (p.seqused && p.batch > 0 && !views.seqused_q.data && !views.seqused_kv.data)
@@ -157,6 +159,20 @@ std::string rows_overlap(const Tensor& tensor, const View& view) {
     span += (axis.extent - 1) * axis.stride;
   }
   return {};
+}
+
+// What is read may have strides of 0, for a head or a prefix that is shared. Where all of them are 0 they were
+// forgotten. Not of grad_o: the gradient of a sum over all rows lies so.
+std::string all_one_row(const Tensor& tensor, const View& view) {
+  constexpr View Views::*rows[] = {&Views::q, &Views::k, &Views::v};
+  if (!view.data || std::ranges::find(rows, tensor.view) == std::end(rows)) return {};
+  if (view.empty() || (view.seq == 1 && (view.batch == 1 || view.heads == 1))) return {};
+  return text(
+      "all strides of {0} are 0, so its {1} x {2} x {3} rows would be the same one. Without gaps the strides of "
+      "batch, "
+      "seq and head are {4}, {5} and {6}.",
+      tensor.name, view.batch, view.seq, view.heads, view.seq * view.heads * view.dim, view.heads * view.dim,
+      view.dim);
 }
 
 // Of a quantise problem: each of q, k and v with its copy, its scales and its mean, or without them; and not none of
