@@ -48,9 +48,9 @@ Failure is_null(const char* argument, fh_status status = FH_INVALID_PROBLEM) {
 }
 
 Result<void> create(const fh_problem* user, const char* target, fh_plan** plan) {
-  if (!plan) return is_null("plan");
-  *plan = nullptr;  // a caller that destroys it at a common exit may do so after a failure
+  if (plan) *plan = nullptr;  // a caller that destroys it at a common exit may do so after a failure
   if (!user) return is_null("problem");
+  if (!plan) return is_null("plan");
   auto problem = Problem::from(*user);
   if (!problem) return problem.failure();
   auto where = read_target(target);
@@ -71,9 +71,9 @@ Result<void> attention(const fh_problem* problem, const char* target, const fh_t
 }
 
 Result<void> workspace_of(const fh_problem* problem, const char* target, size_t* bytes) {
-  if (!bytes) return is_null("bytes");
-  *bytes = 0;
+  if (bytes) *bytes = 0;
   if (!problem) return is_null("problem");
+  if (!bytes) return is_null("bytes");
   auto plan = cached_plan(*problem, target, nullptr);
   if (!plan) return plan.failure();
   *bytes = (*plan)->workspace_bytes();
