@@ -118,9 +118,16 @@ std::string wrong_pair(const char* written, const Memory& its, const char* name,
   if (its.begin == other.begin)
     return text("{} and {} are at the same address {}; {}. Give {} its own memory.", owner,
                 both_written ? written : name, address(its), why, owner);
-  return text("{} at {} and {} at {} have memory in common; {}. Give {} its own memory.", owner,
-              address(both_written ? other : its), both_written ? written : name, address(both_written ? its : other),
-              why, owner);
+  // What strides and sizes make of a tensor may reach past its allocation, into the next one.
+  const auto last = [](const Memory& memory) {
+    return fmt::ptr(reinterpret_cast<const void*>(memory.begin + static_cast<uintptr_t>(memory.bytes()) - 1));
+  };
+  const Memory &first = both_written ? other : its, &second = both_written ? its : other;
+  return text(
+      "{0} at {1} to {2} and {3} at {4} to {5} have memory in common; {6}. Give {0} its own memory, or check the "
+      "strides "
+      "and sizes of both.",
+      owner, address(first), last(first), both_written ? written : name, address(second), last(second), why);
 }
 
 }  // namespace
