@@ -75,10 +75,9 @@ TEST(overlap, slices_of_one_buffer_lie_between_each_other) {
   t.o.data = static_cast<uint16_t*>(t.o.data) - 8;  // into the last columns of v
   views = bind(p, t);
   ASSERT_FALSE(views);
-  EXPECT_EQ(
-      views.failure().text,
-      "o at 0x64000005f0 and v at 0x6400000500 have memory in common; o is written while v is still read. Give o "
-      "its own memory.");
+  EXPECT_EQ(views.failure().text,
+            "o at 0x64000005f0 to 0x6400752fef and v at 0x6400000500 to 0x6400752bff have memory in common; o is "
+            "written while v is still read. Give o its own memory, or check the strides and sizes of both.");
 
   // Heads of q and o in turns, of two tensors of which one is turned around, and batches in turns.
   t = tensors_of(p);
@@ -120,57 +119,54 @@ T* inside(const fh_tensor& tensor, int64_t bytes) {
 
 const Shared all_shared[] = {
     {batched, [](fh_tensors& t) { t.o.data = inside<void>(t.q, 16); },
-     "o at 0x100000010 and q at 0x100000000 have memory in common; o is written while q is still read. Give o its "
-     "own "
-     "memory."},
+     "o at 0x100000010 to 0x10006400f and q at 0x100000000 to 0x100031fff have memory in common; o is written "
+     "while q is still read. Give o its own memory, or check the strides and sizes of both."},
     {batched, [](fh_tensors& t) { t.o.data = inside<void>(t.q, -16); },
-     "o at 0xfffffff0 and q at 0x100000000 have memory in common; o is written while q is still read. Give o its own "
-     "memory."},
+     "o at 0xfffffff0 to 0x100063fef and q at 0x100000000 to 0x100031fff have memory in common; o is written "
+     "while q is still read. Give o its own memory, or check the strides and sizes of both."},
     {batched, [](fh_tensors& t) { t.lse = inside<float>(t.o, 2 * 2 * 100 * 8 * 128 - 4); },
-     "lse at 0x40006"
-     "3ffc and o at 0x400000000 have memory in common; both are written. Give lse its own memory."},
+     "lse at 0x400063ffc to 0x4000658fb and o at 0x400000000 to 0x400063fff have memory in common; both are "
+     "written. Give lse its own memory, or check the strides and sizes of both."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 acc", [](fh_tensors& t) { t.lse = inside<float>(t.o, 64); },
-     "lse at 0x400000040 and o at 0x400000000 have memory in common; both are written. Give lse its own memory."},
+     "lse at 0x400000040 to 0x40000193f and o at 0x400000000 to 0x400063fff have memory in common; both are "
+     "written. Give lse its own memory, or check the strides and sizes of both."},
     {packed, [](fh_tensors& t) { t.cu_seqlens_kv = inside<int32_t>(t.o, 64); },
-     "o at 0x400000000 and cu_seqlens_kv at 0x400000040 have memory in common; o is written while cu_seqlens_kv is "
-     "still read. Give o its own memory."},
+     "o at 0x400000000 to 0x40007cfff and cu_seqlens_kv at 0x400000040 to 0x40000004f have memory in common; o "
+     "is written while cu_seqlens_kv is still read. Give o its own memory, or check the strides and sizes of "
+     "both."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 seqused", [](fh_tensors& t) { t.seqused_kv = inside<int32_t>(t.o, 64); },
-     "o at 0x400000000 and seqused_kv at 0x400000040 have memory in common; o is written while seqused_kv is still "
-     "read. Give o its own memory."},
+     "o at 0x400000000 to 0x400031fff and seqused_kv at 0x400000040 to 0x400000047 have memory in common; o is "
+     "written while seqused_kv is still read. Give o its own memory, or check the strides and sizes of both."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink", [](fh_tensors& t) { t.sink = t.lse + 1; },
-     "lse at 0x500000000 and sink at 0x500000004 have memory in common; lse is written while sink is still read. "
-     "Give "
-     "lse its own memory."},
+     "lse at 0x500000000 to 0x5000018ff and sink at 0x500000004 to 0x500000023 have memory in common; lse is "
+     "written while sink is still read. Give lse its own memory, or check the strides and sizes of both."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 maxlogit", [](fh_tensors& t) { t.max_logit = t.lse + 1599; },
-     "max_logit at 0x5000018fc and lse at 0x500000000 have memory in common; both are written. Give max_logit its "
-     "own "
-     "memory."},
+     "max_logit at 0x5000018fc to 0x50000193b and lse at 0x500000000 to 0x5000018ff have memory in common; both"
+     " are written. Give max_logit its own memory, or check the strides and sizes of both."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 alibi",
      [](fh_tensors& t) {
        t.alibi_slopes = {t.lse + 8, 0, 0, 1};
      },
-     "lse at 0x500000000 and alibi_slopes at 0x500000020 have memory in common; lse is written while alibi_slopes is "
-     "still read. Give lse its own memory."},
+     "lse at 0x500000000 to 0x5000018ff and alibi_slopes at 0x500000020 to 0x50000003f have memory in common; "
+     "lse is written while alibi_slopes is still read. Give lse its own memory, or check the strides and sizes "
+     "of both."},
     {"fwd bf16 kv=e4m3 b2 hq8 hkv2 sq100 skv200 d64",
      [](fh_tensors& t) {
        t.scale_k = {t.lse + 8, 0, 0, 0};
      },
-     "lse at 0x500000000 and scale_k at 0x500000020 have memory in common; lse is written while scale_k is still "
-     "read. "
-     "Give lse its own memory."},
+     "lse at 0x500000000 to 0x5000018ff and scale_k at 0x500000020 to 0x500000023 have memory in common; lse is"
+     " written while scale_k is still read. Give lse its own memory, or check the strides and sizes of both."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.grad_k.data = inside<void>(t.o, 16); },
-     "grad_k at 0x400000010 and o at 0x400000000 have memory in common; grad_k is written while o is still read. "
-     "Give "
-     "grad_k its own memory."},
+     "grad_k at 0x400000010 to 0x40001900f and o at 0x400000000 to 0x400031fff have memory in common; grad_k is"
+     " written while o is still read. Give grad_k its own memory, or check the strides and sizes of both."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink", [](fh_tensors& t) { t.grad_sink = inside<float>(t.grad_v, 64); },
-     "grad_sink at 0xd00000040 and grad_v at 0xd00000000 have memory in common; both are written. Give grad_sink its "
-     "own "
-     "memory."},
+     "grad_sink at 0xd00000040 to 0xd0000005f and grad_v at 0xd00000000 to 0xd00018fff have memory in common; "
+     "both are written. Give grad_sink its own memory, or check the strides and sizes of both."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink",
      [](fh_tensors& t) { t.grad_sink = const_cast<float*>(t.grad_lse) + 3; },
-     "grad_sink at 0xe0000000c and grad_lse at 0xe00000000 have memory in common; grad_sink is written while "
-     "grad_lse is "
-     "still read. Give grad_sink its own memory."},
+     "grad_sink at 0xe0000000c to 0xe0000002b and grad_lse at 0xe00000000 to 0xe000018ff have memory in common;"
+     " grad_sink is written while grad_lse is still read. Give grad_sink its own memory, or check the strides "
+     "and sizes of both."},
 };
 
 TEST(overlap, of_what_is_written_with_anything_is_refused) {
@@ -192,10 +188,10 @@ TEST(overlap, of_the_workspace_is_refused_with_what_is_read_too) {
   ASSERT_TRUE(views);
   EXPECT_EQ(shared_with_workspace(*views, somewhere<char>(9) + 32, 256), "");
   EXPECT_EQ(shared_with_workspace(*views, somewhere<char>(9) + 31, 0), "");
-  EXPECT_EQ(
-      shared_with_workspace(*views, somewhere<char>(9) + 31, 256),
-      "workspace at 0x90000001f and sink at 0x900000000 have memory in common; workspace is written while sink is "
-      "still read. Give workspace its own memory.");
+  EXPECT_EQ(shared_with_workspace(*views, somewhere<char>(9) + 31, 256),
+            "workspace at 0x90000001f to 0x90000011e and sink at 0x900000000 to 0x90000001f have memory in common; "
+            "workspace is written while sink is still read. Give workspace its own memory, or check the strides and "
+            "sizes of both.");
   EXPECT_NE(shared_with_workspace(*views, somewhere<char>(4) - 255, 256), "");
 }
 
