@@ -125,8 +125,7 @@ std::string wrong_pair(const char* written, const Memory& its, const char* name,
   const Memory &first = both_written ? other : its, &second = both_written ? its : other;
   return text(
       "{0} at {1} to {2} and {3} at {4} to {5} have memory in common; {6}. Give {0} its own memory, or check the "
-      "strides "
-      "and sizes of both.",
+      "strides and sizes of both.",
       owner, address(first), last(first), both_written ? written : name, address(second), last(second), why);
 }
 
