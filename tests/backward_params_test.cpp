@@ -7,20 +7,15 @@
 
 #include "src/plan/plan.hpp"
 #include "src/runtime/params/params.hpp"
+#include "tests/support/planned.hpp"
 
 namespace froghopper::runtime {
 namespace {
 
-Plan plan_of(const char* line) {
-  const auto problem = Problem::parse(line);
-  EXPECT_TRUE(problem);
-  auto plan = make_gpu_plan(*problem, known_device("h200"));
-  EXPECT_TRUE(plan) << plan.failure().text;
-  return *plan;
-}
+using test::planned;
 
 TEST(bwd_params, say_what_the_problem_says) {
-  const Plan plan = plan_of("bwd f16 b2 hq8 hkv2 sq100 skv200 d64 window64,3 topleft scale0.5 det acc");
+  const Plan plan = planned("bwd f16 b2 hq8 hkv2 sq100 skv200 d64 window64,3 topleft scale0.5 det acc");
   std::vector<char> workspace(plan.workspace.bytes);
   Views views;
   views.grad_k = {.element = Element::f32, .dim = 64, .stride_batch = 1000, .stride_seq = 100, .stride_head = 10};
@@ -51,8 +46,8 @@ TEST(bwd_params, say_what_the_problem_says) {
 }
 
 TEST(bwd_params, count_who_adds_where_they_add_in_order) {
-  const Plan few_keys = plan_of("bwd bf16 b64 hq8 hkv8 sq256 skv256 d64"),
-             many = plan_of("bwd bf16 b1 hq8 hkv8 sq4096 skv4096 d64");
+  const Plan few_keys = planned("bwd bf16 b64 hq8 hkv8 sq256 skv256 d64"),
+             many = planned("bwd bf16 b1 hq8 hkv8 sq4096 skv4096 d64");
   for (const Plan* plan : {&few_keys, &many}) {
     std::vector<char> workspace(plan->workspace.bytes);
     const auto& step = std::get<BackwardStep>(plan->launches.at(1).step);
@@ -68,7 +63,7 @@ TEST(bwd_params, count_who_adds_where_they_add_in_order) {
 }
 
 TEST(bwd_params, say_which_chunks_and_slopes) {
-  const Plan plan = plan_of("bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 chunk=70 alibi");
+  const Plan plan = planned("bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 chunk=70 alibi");
   std::vector<char> workspace(plan.workspace.bytes);
   std::vector<float> slopes(16);
   Views views;
@@ -85,7 +80,7 @@ TEST(bwd_params, say_which_chunks_and_slopes) {
 
 // A replayed CUDA graph has one tag: what a run has said of large rows may not be left for the next.
 TEST(bwd_params, let_the_last_launch_clear_what_was_said_of_large_rows) {
-  const Plan plan = plan_of("bwd bf16 b2 hq8 hkv2 sq100 skv200 d64");
+  const Plan plan = planned("bwd bf16 b2 hq8 hkv2 sq100 skv200 d64");
   std::vector<char> workspace(plan.workspace.bytes);
   const runtime::Run run{plan, {}, workspace.data(), 7};
   const auto& step = std::get<GradQStep>(plan.launches.back().step);
@@ -98,7 +93,7 @@ TEST(bwd_params, let_the_last_launch_clear_what_was_said_of_large_rows) {
 
 // It draws tickets before it waits. The delta kernel waits for the run before; without one it may not begin early.
 TEST(bwd_params, let_the_backward_kernel_begin_early_only_behind_another) {
-  const Plan plan = plan_of("bwd bf16 b2 hq8 hkv2 sq0 skv200 d64");
+  const Plan plan = planned("bwd bf16 b2 hq8 hkv2 sq0 skv200 d64");
   EXPECT_TRUE(std::holds_alternative<BackwardStep>(plan.launches.at(0).step));
   EXPECT_FALSE(plan.launches.at(0).overlaps);
 }
@@ -106,8 +101,8 @@ TEST(bwd_params, let_the_backward_kernel_begin_early_only_behind_another) {
 // The first launch writes what the second reads as grad_o, and the second reads that before it waits for the first.
 TEST(bwd_params, have_a_gated_grad_o_between_two_launches_that_do_not_overlap) {
   const std::string line = "bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 dv128 causal topleft";
-  EXPECT_TRUE(plan_of(line.c_str()).launches.at(1).overlaps);
-  const Plan plan = plan_of((line + " gate").c_str());
+  EXPECT_TRUE(planned(line.c_str()).launches.at(1).overlaps);
+  const Plan plan = planned((line + " gate").c_str());
   EXPECT_FALSE(plan.launches.at(1).overlaps);
   EXPECT_TRUE(plan.launches.at(0).overlaps && plan.launches.at(2).overlaps);
   EXPECT_EQ(plan.workspace.gated_grad_o.bytes, 2u * 100 * 8 * 128 * 2);

@@ -46,11 +46,7 @@ fh_cp_problem over(const fh_problem& whole, const Documents& documents, int64_t 
   return p;
 }
 
-test::CpPlan planned(const fh_cp_problem& p, const char* target) {
-  fh_cp_plan* plan = nullptr;
-  EXPECT_EQ(fh_cp_plan_create(&p, target, &plan), FH_OK) << fh_cp_last_error();
-  return test::CpPlan(plan);
-}
+using test::planned;
 
 TEST(ContextParallelDocuments, every_scheme_gives_what_one_rank_gives) {
   for (const fh_problem& p : {packed(45), causal(packed(45))}) expect_documents(p, uneven, {1, 2, 3, 4});

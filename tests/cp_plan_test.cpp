@@ -23,11 +23,7 @@ fh_cp_problem over(const fh_problem& whole, int64_t ranks, int64_t rank = 0, fh_
   return p;
 }
 
-test::CpPlan planned(const fh_cp_problem& p, const char* target) {
-  fh_cp_plan* plan = nullptr;
-  EXPECT_EQ(fh_cp_plan_create(&p, target, &plan), FH_OK) << fh_cp_last_error();
-  return test::CpPlan(plan);
-}
+using test::planned;
 
 TEST(ContextParallelPlan, shards_cover_the_sequence_once) {
   for (const fh_cp_layout layout : {FH_CP_CONTIGUOUS, FH_CP_ZIGZAG})

@@ -12,6 +12,7 @@
 #include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
 #include "src/plan/plan.hpp"
+#include "tests/support/planned.hpp"
 
 namespace froghopper {
 namespace {
@@ -42,13 +43,7 @@ class LeastRecentlyUsed {
   std::unordered_map<int64_t, std::list<int64_t>::iterator> places_;
 };
 
-Plan plan_of(const std::string& line) {
-  const auto problem = Problem::parse(line);
-  EXPECT_TRUE(problem) << problem.failure().text;
-  const auto plan = make_gpu_plan(*problem, known_device("h100"));
-  EXPECT_TRUE(plan) << plan.failure().text;
-  return *plan;
-}
+Plan plan_of(const std::string& line) { return test::planned(line, "h100"); }
 const BackwardStep& step_of(const Plan& plan) { return std::get<BackwardStep>(plan.launches.at(1).step); }
 
 // Loads of a q tile of a head, on average. A turn takes one unit of time.

@@ -22,17 +22,12 @@
 #include "src/runtime/params/parts.hpp"
 #include "src/runtime/runtime.hpp"
 #include "src/runtime/tensor_map.hpp"
+#include "tests/support/planned.hpp"
 
 namespace froghopper::runtime {
 namespace {
 
-Plan plan_of(const std::string& line) {
-  const auto problem = Problem::parse(line);
-  EXPECT_TRUE(problem) << problem.failure().text;
-  const auto plan = make_gpu_plan(*problem, known_device("h200"));
-  EXPECT_TRUE(plan) << plan.failure().text;
-  return *plan;
-}
+using test::planned;
 
 // ---- Without a driver -------------------------------------------------------------------------------------------
 
@@ -49,7 +44,7 @@ class WithoutDriver : public testing::Test {
 };
 
 TEST_F(WithoutDriver, every_entry_says_so) {
-  const Plan plan = plan_of("fwd bf16 b1 hq1 hkv1 sq64 skv64 d64");
+  const Plan plan = planned("fwd bf16 b1 hq1 hkv1 sq64 skv64 d64");
   const auto one = device(-1), two = device(0);
   ASSERT_FALSE(one);
   expect_refused(one.failure());
@@ -207,7 +202,7 @@ FwdParams params_of(const Plan& plan, const Views& views = {}, char* workspace =
 }
 
 TEST(fwd_params, say_what_the_problem_says) {
-  const Plan plan = plan_of("fwd f16 b2 hq8 hkv2 sq100 skv200 d128 window64,3 topleft scale0.5 sink");
+  const Plan plan = planned("fwd f16 b2 hq8 hkv2 sq100 skv200 d128 window64,3 topleft scale0.5 sink");
   float sink[8] = {}, lse[2 * 8 * 100] = {};
   char workspace[8];
   Views views;
@@ -237,7 +232,7 @@ TEST(fwd_params, say_what_the_problem_says) {
 TEST(fwd_params, have_a_counter_where_tickets_are_drawn) {
   for (const char* const line :
        {"fwd f16 b16 hq8 hkv8 sq100 skv2000 d128", "fwd f16 b200 hq8 hkv8 sq100 skv200 d128"}) {
-    const Plan plan = plan_of(line);
+    const Plan plan = planned(line);
     char workspace[8];
     EXPECT_EQ(static_cast<void*>(params_of(plan, {}, workspace).queue.counter), workspace) << plan.line();
   }
@@ -247,7 +242,7 @@ TEST(fwd_params, have_a_counter_where_tickets_are_drawn) {
 TEST(fwd_params, of_a_mixed_step_let_the_second_launch_begin_early) {
   const std::string line = "fwd bf16 b4 hq8 hkv2 sq300 skv3000 d128 varlen tq620 seqused causal page16 pages900";
   for (const auto& [words, beside] : {std::pair{"", true}, {" sms7", false}}) {
-    const Plan plan = plan_of(line + words);
+    const Plan plan = planned(line + words);
     ASSERT_GE(plan.launches.size(), 2u) << plan.line();
     const FwdParams first = params_of(plan);
     const FwdParams second = plain_params({plan, {}, nullptr, 7}, std::get<ForwardStep>(plan.launches[1].step));
@@ -258,13 +253,13 @@ TEST(fwd_params, of_a_mixed_step_let_the_second_launch_begin_early) {
 }
 
 TEST(fwd_params, have_no_bound_where_the_window_has_none) {
-  const FwdParams params = params_of(plan_of("fwd bf16 b1 hq1 hkv1 sq100 skv100 d64"));
+  const FwdParams params = params_of(planned("fwd bf16 b1 hq1 hkv1 sq100 skv100 d64"));
   EXPECT_EQ(params.mask.left, no_bound<int>);
   EXPECT_EQ(params.mask.right, no_bound<int>);
 }
 
 TEST(fwd_params, turn_the_softcap_into_powers_of_two) {
-  const FwdParams params = params_of(plan_of("fwd bf16 b1 hq1 hkv1 sq100 skv100 d64 scale0.25 softcap30"));
+  const FwdParams params = params_of(planned("fwd bf16 b1 hq1 hkv1 sq100 skv100 d64 scale0.25 softcap30"));
   // The kernel: 2^(scale_log2 tanh), tanh = 1 - 2 / (2^(s cap_scale) + 1), for a score s before scaling.
   for (const double s : {-500.0, -3.0, 0.0, 1.0, 77.0}) {
     const double tanh = 1 - 2 / (std::exp2(s * params.cap_scale) + 1);

@@ -7,23 +7,18 @@
 
 #include "src/plan/plan.hpp"
 #include "src/runtime/params/params.hpp"
+#include "tests/support/planned.hpp"
 
 namespace froghopper::runtime {
 namespace {
 
-Plan plan_of(const std::string& line) {
-  const auto problem = Problem::parse(line);
-  EXPECT_TRUE(problem) << line;
-  const auto plan = make_gpu_plan(*problem, known_device("h200"));
-  EXPECT_TRUE(plan) << plan.failure().text;
-  return *plan;
-}
+using test::planned;
 
 // A slice that the plan has not taken has no address: that of the workspace would be what lies at its start.
 TEST(Workspace, HasScalesOfBlocksOnlyWhereEachBlockHasItsOwn) {
   alignas(16) static char memory[64];
   for (const auto& [words, prepares] : {std::pair{"", false}, {" scales128", true}, {" vcolumns", true}}) {
-    const Plan plan = plan_of("fwd bf16 kv=e4m3 b4 hq32 hkv8 sq2048 skv2048 d128 causal" + std::string(words));
+    const Plan plan = planned("fwd bf16 kv=e4m3 b4 hq32 hkv8 sq2048 skv2048 d128 causal" + std::string(words));
     Views views;
     views.k = views.v = {memory, Element::e4m3, 4, 2048, 8, 128, 2048 * 8 * 128, 8 * 128, 128};
     char workspace[8];
@@ -40,7 +35,7 @@ TEST(Workspace, HasScalesOfBlocksOnlyWhereEachBlockHasItsOwn) {
 
 // seq_kv says how many keys of packed sequences to plan for; one may have more, whose sums need their room too.
 TEST(Workspace, HasRoomForTheSumsOfPackedSequencesThatAreLongerThanPlannedFor) {
-  const auto room = [](const std::string& line) { return plan_of(line).workspace.sums.bytes; };
+  const auto room = [](const std::string& line) { return planned(line).workspace.sums.bytes; };
   EXPECT_GT(room("fwd e4m3 b2 hq8 hkv8 sq100 skv100 d128 varlen tq5000 tkv5000"), 0u);
   EXPECT_EQ(room("fwd e4m3 b2 hq8 hkv8 sq100 skv100 d128 varlen tq500 tkv500"), 0u);
   EXPECT_EQ(room("fwd e4m3 b50 hq8 hkv8 sq100 skv100 d128"), 0u);

@@ -119,7 +119,7 @@ std::vector<Row> rows_from(const Problem& p, const Views& views, const Sequence&
   // A gated g is rounded too, as every weight that it is multiplied by.
   const double both = p.gate ? std::sqrt(2.0) : 1;
   std::vector<std::vector<double>> dp_squares;
-  if (p.gate) dp_squares = sums_of(g, head.v_columns, keys, [](double a, double b) { return (a * b) * (a * b); });
+  if (p.gate) dp_squares = sums_of(g, head.v_columns, keys, square);
   for (size_t n = 0; n < rows.size(); ++n)
     for (size_t j = 0; j < plain[n].size(); ++j) {
       const double weight = weight_below(lse[n], all_s[n][j]), of_dp = weight * slope_of(p, plain[n][j]);

@@ -10,6 +10,7 @@
 #include "contract/alibi.h"
 #include "src/base/storage.hpp"
 #include "src/oracle/oracle.hpp"
+#include "src/oracle/terms.hpp"
 #include "src/problem/mask.hpp"
 
 namespace froghopper::oracle {
@@ -99,34 +100,28 @@ inline Visible keys_of(const Problem& p, const Sequence& s, int64_t i) {
 constexpr int64_t rows_at_once = 8;
 
 // Of each row x[n], and of each row of the matrix that it attends to (keys[n]), the sum of product(x[n][c], its column
-// c). The columns are those of the rows' matrix. Each sum is added up one product after the other, as plain loops do;
-// all of them side by side, since a compiler makes vectors of that, and four columns in one pass.
+// c). The columns are those of the rows' matrix. Each sum is added up one product after the other, as plain loops do.
 template <class Real, class Product>
 std::vector<std::vector<Real>> sums_of(const std::vector<const Real*>& x, const Matrix<Real>& columns,
                                        const std::vector<Visible>& keys, Product product) {
   std::vector<std::vector<Real>> sums;
   for (const auto& [begin, end] : keys) sums.emplace_back(end - begin, Real(0));
-  int64_t c = 0;
-  for (; c + 4 <= columns.rows; c += 4)
+  std::vector<Term<Real>> terms;
+  for (int64_t first = 0; first < columns.rows; first += terms_at_once)
     for (size_t n = 0; n < x.size(); ++n) {
       if (sums[n].empty()) continue;
-      Real* const sum = sums[n].data();
-      const auto column = [&](int64_t at) { return columns.row(at) + keys[n].begin; };
-      const Real *const a = column(c), *const b = column(c + 1), *const d = column(c + 2), *const e = column(c + 3);
-      const Real x_a = x[n][c], x_b = x[n][c + 1], x_d = x[n][c + 2], x_e = x[n][c + 3];
-      for (size_t j = 0; j < sums[n].size(); ++j)
-        sum[j] = sum[j] + product(x_a, a[j]) + product(x_b, b[j]) + product(x_d, d[j]) + product(x_e, e[j]);
+      terms.clear();
+      for (int64_t c = first; c < std::min(first + terms_at_once, columns.rows); ++c)
+        terms.push_back({x[n][c], columns.row(c) + keys[n].begin});
+      add<Real>(sums[n].data(), terms, static_cast<int64_t>(sums[n].size()), product);
     }
-  for (; c < columns.rows; ++c)
-    for (size_t n = 0; n < x.size(); ++n)
-      for (size_t j = 0; j < sums[n].size(); ++j) sums[n][j] += product(x[n][c], (columns.row(c) + keys[n].begin)[j]);
   return sums;
 }
 
 template <class Real>
 std::vector<std::vector<Real>> dots(const std::vector<const Real*>& x, const Matrix<Real>& columns,
                                     const std::vector<Visible>& keys) {
-  return sums_of(x, columns, keys, [](Real a, Real b) { return a * b; });
+  return sums_of(x, columns, keys, product);
 }
 
 // Of the query rows `rows`, without what alibi puts on top, which softcap does not bend.

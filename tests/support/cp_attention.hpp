@@ -115,6 +115,12 @@ inline void run_alone(const CpCase& c, CpTensors& t) {
   ASSERT_EQ(fh_attention(&backward, "cpu", &x, nullptr, 0, nullptr), FH_OK) << fh_last_error();
 }
 
+inline CpPlan planned(const fh_cp_problem& p, const char* target) {
+  fh_cp_plan* plan = nullptr;
+  EXPECT_EQ(fh_cp_plan_create(&p, target, &plan), FH_OK) << fh_cp_last_error();
+  return CpPlan(plan);
+}
+
 inline CpPlan plan_of(const CpCase& c, fh_op op, int64_t rank) {
   const fh_problem whole = with_op(c.whole, op);
   fh_cp_problem p = fh_cp_problem_init();
@@ -122,9 +128,7 @@ inline CpPlan plan_of(const CpCase& c, fh_op op, int64_t rank) {
   p.scheme = c.scheme, p.layout = c.layout, p.dtype_out = c.out, p.transfers = c.transfers;
   if (!c.documents.empty())
     p.cu_seqlens = c.documents.data(), p.documents = static_cast<int32_t>(c.documents.size()) - 1;
-  fh_cp_plan* plan = nullptr;
-  EXPECT_EQ(fh_cp_plan_create(&p, "cpu", &plan), FH_OK) << fh_cp_last_error();
-  return CpPlan(plan);
+  return planned(p, "cpu");
 }
 
 inline std::vector<fh_cp_range> rows_held(const fh_cp_plan* plan, int64_t rank) {
