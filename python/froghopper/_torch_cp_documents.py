@@ -41,8 +41,9 @@ def documents_of(cu_seqlens: Any) -> Tensor:
 def check_documents(cu_seqlens: Sequence[int], rows: int) -> None:
     """rows: of all ranks."""
     if cu_seqlens[0] != 0:
-        raise InvalidProblem(f"cu_seqlens must begin with 0, but begins with {cu_seqlens[0]}. Use cu_seqlens - "
-                             "cu_seqlens[0] with the rows from there on.")
+        raise InvalidProblem(f"cu_seqlens must begin with 0, but begins with {cu_seqlens[0]}. If it holds lengths, "
+                             "give their cumulative sums behind a 0; else use cu_seqlens - cu_seqlens[0] with the rows "
+                             "from there on.")
     for at, (begin, end) in enumerate(zip(cu_seqlens, cu_seqlens[1:])):
         if end < begin:
             raise InvalidProblem(f"cu_seqlens must not fall, as documents lie end to end, but falls from {begin} to "
