@@ -23,13 +23,24 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("d", v.dim);
 }
 
-// A row is 8 columns a lane, in two pieces where it is longer than a warp.
+// A row of one head is 8 columns a lane, in two pieces where it is longer than a warp. A group of append_lanes has the
+// longest rows that the variant knows; of shorter ones it has several heads side by side.
 constexpr int append_threads = 128;
 constexpr int append_piece = 8;
 constexpr int append_lanes(AppendVariant v) { return v.dim >= 256 ? 32 : v.dim / append_piece; }
 constexpr int append_pieces(AppendVariant v) { return v.dim / append_piece / append_lanes(v); }
-constexpr int append_rows_of_cta(AppendVariant v) { return append_threads / append_lanes(v); }
-constexpr int append_ctas_per_sm(AppendVariant v) { return append_pieces(v) > 1 ? 4 : 6; }
+constexpr int append_groups_of_cta(AppendVariant v) { return append_threads / append_lanes(v); }
+// 2^n lanes have a head of `dim` columns: this n, so that the kernel divides by shifts.
+constexpr int append_lane_bits(AppendVariant v, int dim) {
+  int bits = 0;
+  while (2 << bits <= append_lanes(v) && append_piece << bits < dim) ++bits;
+  return bits;
+}
+constexpr int append_iterations_of(AppendVariant v, int dim, int heads) {
+  const int at_once = append_lanes(v) >> append_lane_bits(v, dim);
+  return (heads + at_once - 1) / at_once;
+}
+constexpr int append_ctas_per_sm(AppendVariant v) { return append_pieces(v) > 1 ? 3 : 5; }
 constexpr int append_smem_bytes = 16;   // unused; the compiler keeps no constant that is 0
 constexpr int append_rotary_step = 16;  // so that both columns of a pair are in pieces of their own, or in one
 
@@ -50,6 +61,8 @@ struct AppendTensor {
   long long written_batch, written_row, written_head;  // elements from one to the next
   int heads;                                           // 0: it is left out
   int dim;
+  int lane_bits;   // of one head: append_lane_bits()
+  int iterations;  // of a group of lanes, for all heads of a row
 };
 
 // cos and sin of every position.
@@ -58,13 +71,15 @@ struct RotaryParams {
   long long cos_row, sin_row;  // bytes from position to position
   int positions;               // that they know
   int columns;                 // of q and k that are rotated; 0: none
+  int lane_bits;               // of a head of q or k
   int interleaved;
   int f32;  // they are, not of q's type
 };
 
 struct AppendParams {
   AppendTensor tensors[3];  // q, k, v
-  int heads;                // of all three
+  int groups;               // of lanes that share the heads of a row
+  int iterations;           // of each of them
   int rows;                 // new ones of all sequences, each with all its heads
   int seq_q;                // of a sequence that is not packed; of packed ones at most
   int sequences;

@@ -2,11 +2,12 @@
 // New rows of k and v -> their rows in a cache, normed, rotated and in 8 bits where that is asked for; and q beside
 // them. It moves bytes: what is computed hides behind that.
 //
-// Work      a group of lanes has a row of one head, 8 columns a lane; one of more than 256 columns in two pieces
-// Roles     all alike; 6 CTAs an SM, or 4 where rows are in two pieces, share its registers (append_ctas_per_sm)
-// Order     the heads of q, k and v of a row, then the next row: neighbours in memory where these lie in one tensor
-// Overlap   all that a row reads is asked for before it is looked at. The next kernel may start at once, and waits for
-//           this one; this one waits for the kernel before it, which may have written any of its tensors
+// Work      a group of lanes has some heads of a row, in q, k and v: 8 columns a lane; 512 columns in two pieces
+// Roles     all alike; 5 CTAs an SM, or 3 where rows are in two pieces, share its registers (append_ctas_per_sm)
+// Order     rows one after the other, the groups of a row side by side: neighbours in memory where these are one tensor
+// Overlap   where a row is and its angles are read once for all its heads of a group. The columns of the next heads
+//           are asked for before those of these are looked at. The next kernel may start at once, and waits for this
+//           one; this one waits for the kernel before it, which may have written any of its tensors
 // Barriers  none but the warp's: q may be written in place, when all of its row has been read
 // Shared    nothing
 // Rotation  a lane reads the other columns of its pairs itself, which are in L1 or on their way there
@@ -24,7 +25,7 @@
 
 namespace froghopper::append {
 
-constexpr int of_q = 0, of_v = 2;  // indices of AppendParams::tensors
+constexpr int of_q = 0, of_v = 2, tensors = 3;  // indices of AppendParams::tensors
 
 template <AppendVariant V>
 struct Append {
@@ -35,61 +36,87 @@ struct Append {
   static constexpr int threads = append_threads;
   static constexpr int smem_bytes = append_smem_bytes;
   static constexpr int lanes = append_lanes(V), pieces = append_pieces(V);
-  static constexpr unsigned rows_of_cta = append_rows_of_cta(V);
+  static constexpr unsigned groups_of_cta = append_groups_of_cta(V);
   static constexpr bool narrows = is_8_bit(V.to);
 
   static __device__ void run(const AppendParams& params) {
     ptx::let_next_kernel_start();
     ptx::wait_for_earlier_kernels();
-    const unsigned rows = static_cast<unsigned>(params.rows) * params.heads;  // below 2^31
-    for (unsigned first = blockIdx.x * rows_of_cta; first < rows; first += gridDim.x * rows_of_cta)
-      write(params, find(params, first + threadIdx.x / lanes, rows));
+    const unsigned groups_of_row = params.groups;
+    const unsigned groups = params.rows * groups_of_row;  // below 2^31
+    for (unsigned first = blockIdx.x * groups_of_cta; first < groups; first += gridDim.x * groups_of_cta) {
+      const unsigned group = first + threadIdx.x / lanes, row = group / groups_of_row;
+      const RowLocation where = group < groups ? locate(params, row) : no_row;
+      write_heads(params, where, (group - row * groups_of_row) * params.iterations);
+    }
   }
 
  private:
   using Numbers = float[pieces][append_piece];
 
-  struct Row {
-    const char* from;  // null: there is none, or it has no place
-    char* to;
-    int tensor, dim;
-    int position;
-    float* scale;  // given, or to be written
+  struct Head {
+    const char* from = nullptr;  // null: there is none, or it has no place
+    char* to = nullptr;
+    int tensor = 0, dim = 0;
+    int column = 0;          // the first of this lane
+    int lanes = 1;           // of this head
+    float* scale = nullptr;  // given, or to be written
+
+    __device__ bool in_pairs() const { return from && tensor != of_v; }  // of q or k
+    __device__ int column_of(int piece) const { return column + piece * lanes * append_piece; }
+  };
+  struct Columns {
+    uint4 mine[pieces], other[pieces];  // those that a lane has, and the others of their pairs
   };
 
-  static __device__ Row find(const AppendParams& params, unsigned number, unsigned rows) {
-    Row row = {};
-    if (number >= rows) return row;
-    const unsigned at = number / static_cast<unsigned>(params.heads);
-    int head = number - at * params.heads;
-    while (head >= params.tensors[row.tensor].heads) head -= params.tensors[row.tensor++].heads;
-    const AppendTensor& its = params.tensors[row.tensor];
-    row.dim = its.dim;
-    const RowLocation where = locate(params, at);
-    const bool rotates = row.tensor != of_v && params.rotary.columns > 0;
-    const bool lacks_place = row.tensor != of_q && where.slot < 0;
-    if (where.batch < 0 || lacks_place || (rotates && where.position < 0)) return row;
-    row.position = where.position;
-    row.from = address(its.from, where.batch, where.row, head);
-    if (row.tensor == of_q) {
-      row.to = address(its.to, where.batch, where.row, head);
-      return row;
+  // All lanes of a warp come here together; their heads may be of different rows and tensors, or none.
+  static __device__ void write_heads(const AppendParams& params, const RowLocation& where, int iteration) {
+    const Angles angles = load_angles(params, where);
+    Head head = find(params, where, iteration);
+    Columns columns = load(params.rotary, head);
+    for (int left = params.iterations; left > 0; --left) {
+      const Head next = left > 1 ? find(params, where, ++iteration) : Head{};
+      const Columns of_next = load(params.rotary, next);
+      write(params, head, angles, columns);
+      head = next;
+      columns = of_next;
     }
-    const int batch = static_cast<unsigned>(where.slot) / static_cast<unsigned>(params.cache_rows);
-    const int in_batch = where.slot - batch * params.cache_rows;
-    row.to = address(its.to, batch, in_batch, head);
+  }
+
+  static __device__ Head find(const AppendParams& params, const RowLocation& where, int iteration) {
+    Head found;
+    if (where.batch < 0) return found;
+    int tensor = 0;
+    while (iteration >= params.tensors[tensor].iterations) {
+      iteration -= params.tensors[tensor].iterations;
+      if (++tensor == tensors) return found;
+    }
+    const AppendTensor& its = params.tensors[tensor];
+    found.tensor = tensor;
+    found.dim = its.dim;
+    found.lanes = 1 << its.lane_bits;
+    const int lane = threadIdx.x % lanes;
+    found.column = (lane & (found.lanes - 1)) * append_piece;
+    const int head = (iteration * lanes + lane) >> its.lane_bits;
+    const bool rotates = tensor != of_v && params.rotary.columns > 0;
+    const bool lacks_place = tensor != of_q && where.cache_batch < 0;
+    if (head >= its.heads || lacks_place || (rotates && where.position < 0)) return found;
+    found.from = address(its.from, where.batch, where.row, head);
+    if (tensor == of_q) {
+      found.to = address(its.to, where.batch, where.row, head);
+      return found;
+    }
+    found.to = address(its.to, where.cache_batch, where.cache_row, head);
     if constexpr (narrows)
-      row.scale = params.own_scales
-                      ? its.written + batch * its.written_batch + in_batch * its.written_row + head * its.written_head
-                      : const_cast<float*>(its.given.data) + head * its.given.head;
-    return row;
+      found.scale = params.own_scales ? its.written + where.cache_batch * its.written_batch +
+                                            where.cache_row * its.written_row + head * its.written_head
+                                      : const_cast<float*>(its.given.data) + head * its.given.head;
+    return found;
   }
 
   static __device__ char* address(const StridedTensor& of, int batch, int row, int head) {
     return static_cast<char*>(of.data) + batch * of.batch + row * of.row + head * of.head;
   }
-
-  static __device__ int column_of(int piece) { return (piece * lanes + threadIdx.x % lanes) * append_piece; }
 
   // Eight numbers of a table, or four: as they lie in memory.
   struct Raw {
@@ -131,80 +158,105 @@ struct Append {
     return column < half ? column + half : column - half;
   }
 
-  // All lanes of a warp come here together; their rows may be of different tensors, or none.
-  static __device__ void write(const AppendParams& params, const Row& row) {
+  // cos and sin for the columns that a lane has in q and k, whose rows are equally long.
+  struct Angles {
+    Raw cos[pieces], sin[pieces];
+  };
+  static __device__ Angles load_angles(const AppendParams& params, const RowLocation& where) {
     const RotaryParams& rotary = params.rotary;
-    const bool in_pairs = row.from && row.tensor != of_v;  // q or k
-    const void* const weights = params.norm && in_pairs ? params.tensors[row.tensor].weights : nullptr;
-    uint4 mine[pieces], other[pieces];
-    Raw cos[pieces], sin[pieces], my_weights[pieces], other_weights[pieces];
+    const int of_head = 1 << rotary.lane_bits, lane = threadIdx.x % lanes & (of_head - 1);
+    Angles angles = {};
 #pragma unroll
     for (int piece = 0; piece < pieces; ++piece) {
-      const int column = column_of(piece);
-      const bool exists = row.from && column < row.dim, rotates = in_pairs && column < rotary.columns;
-      const bool halves = rotates && !rotary.interleaved;
-      const int opposite = other_half(rotary, column);
-      mine[piece] = other[piece] = {0, 0, 0, 0};
-      cos[piece] = sin[piece] = my_weights[piece] = other_weights[piece] = {};
-      if (exists) mine[piece] = *reinterpret_cast<const uint4*>(row.from + column * 2);
-      if (halves) other[piece] = *reinterpret_cast<const uint4*>(row.from + opposite * 2);
-      if (rotates) {
-        const int angle = rotary.interleaved ? column / 2 : min(column, opposite);
-        cos[piece] = load(static_cast<const char*>(rotary.cos) + row.position * rotary.cos_row, angle, rotary.f32,
-                          rotary.interleaved);
-        sin[piece] = load(static_cast<const char*>(rotary.sin) + row.position * rotary.sin_row, angle, rotary.f32,
-                          rotary.interleaved);
-      }
-      if (weights && exists) my_weights[piece] = load(weights, column, params.norm_f32, false);
-      if (weights && halves) other_weights[piece] = load(weights, opposite, params.norm_f32, false);
+      const int column = (piece * of_head + lane) * append_piece;
+      if (column >= rotary.columns || where.position < 0) continue;
+      const int angle = rotary.interleaved ? column / 2 : min(column, other_half(rotary, column));
+      angles.cos[piece] = load(static_cast<const char*>(rotary.cos) + where.position * rotary.cos_row, angle,
+                               rotary.f32, rotary.interleaved);
+      angles.sin[piece] = load(static_cast<const char*>(rotary.sin) + where.position * rotary.sin_row, angle,
+                               rotary.f32, rotary.interleaved);
     }
+    return angles;
+  }
+
+  static __device__ Columns load(const RotaryParams& rotary, const Head& head) {
+    Columns columns;
+#pragma unroll
+    for (int piece = 0; piece < pieces; ++piece) {
+      const int column = head.column_of(piece);
+      columns.mine[piece] = columns.other[piece] = {0, 0, 0, 0};
+      if (head.from && column < head.dim)
+        columns.mine[piece] = *reinterpret_cast<const uint4*>(head.from + column * 2);
+      if (head.in_pairs() && column < rotary.columns && !rotary.interleaved)
+        columns.other[piece] = *reinterpret_cast<const uint4*>(head.from + other_half(rotary, column) * 2);
+    }
+    return columns;
+  }
+
+  static __device__ void write(const AppendParams& params, const Head& head, const Angles& angles,
+                               const Columns& columns) {
+    const RotaryParams& rotary = params.rotary;
+    const bool in_pairs = head.in_pairs();
     Numbers x, y;
 #pragma unroll
     for (int piece = 0; piece < pieces; ++piece) {
-      to_floats(mine[piece], x[piece]);
-      to_floats(other[piece], y[piece]);
+      to_floats(columns.mine[piece], x[piece]);
+      to_floats(columns.other[piece], y[piece]);
     }
     if (params.norm) {
-      const float sum = sum_of_squares(x);
+      const float sum = sum_of_squares(head.lanes, x);
       if (in_pairs) {
-        const float factor = rsqrtf(sum / static_cast<float>(row.dim) + params.epsilon);
-        times(factor, weights != nullptr, my_weights, params.norm_f32, x);
-        times(factor, weights != nullptr, other_weights, params.norm_f32, y);
+        const float factor = rsqrtf(sum / static_cast<float>(head.dim) + params.epsilon);
+        const void* const weights = params.tensors[head.tensor].weights;
+#pragma unroll
+        for (int piece = 0; piece < pieces; ++piece) {
+          const int column = head.column_of(piece);
+          if (column < head.dim) times(factor, weights, column, params.norm_f32, x[piece]);
+          if (column < rotary.columns && !rotary.interleaved)
+            times(factor, weights, other_half(rotary, column), params.norm_f32, y[piece]);
+        }
       }
     }
 #pragma unroll
     for (int piece = 0; piece < pieces; ++piece)
-      if (in_pairs && column_of(piece) < rotary.columns)
-        rotate(rotary, column_of(piece), cos[piece], sin[piece], y[piece], x[piece]);
-    const float scale = scale_of(params, row, x);
+      if (in_pairs && head.column_of(piece) < rotary.columns)
+        rotate(rotary, head.column_of(piece), angles.cos[piece], angles.sin[piece], y[piece], x[piece]);
+    const float scale = scale_of(params, head, x);
     __syncwarp();
-    if (!row.from) return;
+    if (!head.from) return;
     const bool as_read = !in_pairs || (!params.norm && rotary.columns == 0);
 #pragma unroll
     for (int piece = 0; piece < pieces; ++piece)
-      if (const int column = column_of(piece); column < row.dim)
-        store(row, column, as_read, mine[piece], scale, x[piece]);
+      if (const int column = head.column_of(piece); column < head.dim)
+        store(head, column, as_read, columns.mine[piece], scale, x[piece]);
   }
 
-  static __device__ float sum_of_squares(const Numbers& x) {
+  // The sum, or what else `combine` makes, of the lanes of one head.
+  template <class Combine>
+  static __device__ float over_lanes_of_head(int of_head, float value, Combine combine) {
+#pragma unroll
+    for (int step = lanes / 2; step > 0; step /= 2) {
+      const float other = __shfl_xor_sync(~0u, value, step);
+      if (step < of_head) value = combine(value, other);
+    }
+    return value;
+  }
+
+  static __device__ float sum_of_squares(int lanes_of_head, const Numbers& x) {
     float sum = 0.f;
 #pragma unroll
     for (int piece = 0; piece < pieces; ++piece)
 #pragma unroll
       for (int i = 0; i < append_piece; ++i) sum += x[piece][i] * x[piece][i];
-#pragma unroll
-    for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    return sum;
+    return over_lanes_of_head(lanes_of_head, sum, [](float a, float b) { return a + b; });
   }
 
-  static __device__ void times(float factor, bool weighted, const Raw (&weights)[pieces], bool f32, Numbers& x) {
+  // weights: null: all 1. They are in L1 after the first head.
+  static __device__ void times(float factor, const void* weights, int column, bool f32, float (&x)[append_piece]) {
+    float of_columns[append_piece];
+    if (weights) to_floats(load(weights, column, f32, false), f32, of_columns);
 #pragma unroll
-    for (int piece = 0; piece < pieces; ++piece) {
-      float of_columns[append_piece];
-      to_floats(weights[piece], f32, of_columns);
-#pragma unroll
-      for (int i = 0; i < append_piece; ++i) x[piece][i] *= weighted ? factor * of_columns[i] : factor;
-    }
+    for (int i = 0; i < append_piece; ++i) x[i] *= weights ? factor * of_columns[i] : factor;
   }
 
   // y: the other columns of the pairs, where these are not beside each other.
@@ -228,32 +280,31 @@ struct Append {
   }
 
   // What the row is divided by. Its own follows from its largest number.
-  static __device__ float scale_of(const AppendParams& params, const Row& row, const Numbers& x) {
+  static __device__ float scale_of(const AppendParams& params, const Head& head, const Numbers& x) {
     if constexpr (!narrows) return 1.f;
-    if (!params.own_scales) return row.scale ? *row.scale : 1.f;
+    if (!params.own_scales) return head.scale ? *head.scale : 1.f;
     float largest = 0.f;
 #pragma unroll
     for (int piece = 0; piece < pieces; ++piece)
 #pragma unroll
       for (int i = 0; i < append_piece; ++i) largest = fmaxf(largest, fabsf(x[piece][i]));
-#pragma unroll
-    for (int step = lanes / 2; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+    largest = over_lanes_of_head(head.lanes, largest, [](float a, float b) { return fmaxf(a, b); });
     const float scale = largest > 0.f ? fmaxf(largest / largest_of(V.to), smallest_scale) : 1.f;
-    if (row.scale && threadIdx.x % lanes == 0) *row.scale = scale;
+    if (head.scale && head.column == 0) *head.scale = scale;
     return scale;
   }
 
-  static __device__ void store(const Row& row, int column, bool as_read, const uint4& raw, float scale,
+  static __device__ void store(const Head& head, int column, bool as_read, const uint4& raw, float scale,
                                const float (&x)[append_piece]) {
     if constexpr (narrows) {
-      if (row.tensor != of_q) {
-        *reinterpret_cast<uint2*>(row.to + column) = {
+      if (head.tensor != of_q) {
+        *reinterpret_cast<uint2*>(head.to + column) = {
             ptx::cvt_pack4<To>(x[0] / scale, x[1] / scale, x[2] / scale, x[3] / scale),
             ptx::cvt_pack4<To>(x[4] / scale, x[5] / scale, x[6] / scale, x[7] / scale)};
         return;
       }
     }
-    *reinterpret_cast<uint4*>(row.to + column * 2) =
+    *reinterpret_cast<uint4*>(head.to + column * 2) =
         as_read ? raw
                 : uint4{ptx::cvt_pack2<From>(x[0], x[1]), ptx::cvt_pack2<From>(x[2], x[3]),
                         ptx::cvt_pack2<From>(x[4], x[5]), ptx::cvt_pack2<From>(x[6], x[7])};

@@ -6,10 +6,12 @@
 namespace froghopper::append {
 
 struct RowLocation {
-  int batch, row;  // of the new tensors; batch < 0: a row of no sequence
-  int slot;        // row of the cache, of all its sequences or pages one after the other; below 0: none
-  int position;    // below 0: none that the tables know
+  int batch, row;              // of the new tensors; batch < 0: a row of no sequence
+  int cache_batch, cache_row;  // a sequence or page of the cache, and a row of it; cache_batch < 0: no place
+  int position;                // below 0: none that the tables know
 };
+
+constexpr RowLocation no_row = {-1, 0, -1, 0, -1};
 
 // The sequence whose rows of a packed tensor `row` is one of; `sequences`: none.
 __device__ inline int sequence_of(const int* cu, int sequences, int row) {
@@ -30,26 +32,34 @@ __device__ inline RowLocation locate(const AppendParams& params, int row) {
   const int* const cu = params.cu;
   const int sequence =
       cu ? sequence_of(cu, params.sequences, row) : static_cast<unsigned>(row) / static_cast<unsigned>(params.seq_q);
-  RowLocation where = {-1, 0, -1, -1};
+  RowLocation where = no_row;
   if (sequence >= params.sequences) return where;
   const int in_sequence = row - (cu ? cu[sequence] : sequence * params.seq_q);
+  if (in_sequence < 0) return where;  // a packed row before the first sequence
   if (params.used && in_sequence >= params.used[sequence]) return where;
   const int before = params.before ? params.before[sequence] : 0;
   if (before > 0x7fffffff - in_sequence) return where;
   where.batch = cu ? 0 : sequence;
   where.row = cu ? row : in_sequence;
-  const int in_cache = before + in_sequence, slots = params.cache_batches * params.cache_rows;
+  const int in_cache = before + in_sequence;
   if (params.slots) {
     const long long slot = params.slots[row];
-    if (slot >= 0 && slot < slots) where.slot = static_cast<int>(slot);
+    if (slot >= 0 && slot < params.cache_batches * params.cache_rows) {
+      where.cache_batch = static_cast<unsigned>(slot) / static_cast<unsigned>(params.cache_rows);
+      where.cache_row = static_cast<int>(slot) - where.cache_batch * params.cache_rows;
+    }
   } else if (in_cache >= 0 && in_cache < params.seq_kv) {
     if (params.table) {
       const int column = static_cast<unsigned>(in_cache) / static_cast<unsigned>(params.cache_rows);
       const int page =
           params.table[sequence * params.table_sequence + static_cast<long long>(column) * params.table_column];
-      if (page >= 0 && page < params.cache_batches) where.slot = (page - column) * params.cache_rows + in_cache;
+      if (page >= 0 && page < params.cache_batches) {
+        where.cache_batch = page;
+        where.cache_row = in_cache - column * params.cache_rows;
+      }
     } else {
-      where.slot = sequence * params.seq_kv + in_cache;
+      where.cache_batch = sequence;
+      where.cache_row = in_cache;
     }
   }
   const long long position = params.positions ? params.positions[row] : in_cache;

@@ -143,7 +143,9 @@ struct ScaledSoftmax {
     return g;
   }
   static __device__ __forceinline__ Guess merged(const Guess& a, const Guess& b) {
-    return {{a.sum.top + b.sum.top, a.sum.bottom + b.sum.bottom}, fmaxf(a.largest, b.largest)};
+    // As integers, as above: a NaN of one half must fail the guard, and fmaxf would drop it.
+    const int largest = max(__float_as_int(a.largest), __float_as_int(b.largest));
+    return {{a.sum.top + b.sum.top, a.sum.bottom + b.sum.bottom}, __int_as_float(largest)};
   }
   // The whole warp's.
   __device__ __forceinline__ bool holds(const Guess& g) const {

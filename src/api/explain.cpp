@@ -139,8 +139,8 @@ std::string step_lines(const AverageStep& step) {
 }
 
 std::string step_lines(const AppendStep& step) {
-  return text("\n  rows       {} of a head a CTA at a time, {} lanes each", append_rows_of_cta(step.variant),
-              append_lanes(step.variant));
+  return text("\n  rows       {} groups of {} lanes a CTA, {} for the heads of a row, {} iterations each",
+              append_groups_of_cta(step.variant), append_lanes(step.variant), step.groups, step.iterations);
 }
 
 std::string launch_lines(const Launch& launch) {

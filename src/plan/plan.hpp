@@ -123,6 +123,8 @@ struct AverageStep {
 };
 struct AppendStep {
   AppendVariant variant;
+  int groups;      // of lanes that share the heads of a row
+  int iterations;  // of each of them
 };
 using Step = std::variant<ForwardStep, CombineStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep, AverageStep,
                           FillStep, DequantiseStep, AppendStep>;

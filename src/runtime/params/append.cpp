@@ -12,13 +12,15 @@ struct Part {
   const View *weights, *scales;  // null: it has none
 };
 
-AppendTensor tensor_of(const Problem& problem, const Part& part) {
+AppendTensor tensor_of(const Problem& problem, AppendVariant v, const Part& part) {
   AppendTensor tensor{};
   tensor.from = strided(part.from.view);
   tensor.to = strided(part.to.view);
   tensor.weights = part.weights ? part.weights->data : nullptr;
   tensor.heads = static_cast<int>(part.from.view.heads);
   tensor.dim = static_cast<int>(part.from.view.dim);
+  tensor.lane_bits = append_lane_bits(v, tensor.dim);
+  tensor.iterations = append_iterations_of(v, tensor.dim, tensor.heads);
   if (!part.scales || !part.scales->data) return tensor;
   if (problem.scale_tokens) {
     tensor.written = part.scales->as<float>();
@@ -31,7 +33,7 @@ AppendTensor tensor_of(const Problem& problem, const Part& part) {
   return tensor;
 }
 
-Result<RotaryParams> rotary_of(const Problem& problem, const Views& views) {
+Result<RotaryParams> rotary_of(const Problem& problem, AppendVariant v, const Views& views) {
   RotaryParams rotary{};
   if (problem.rotary_dim == 0) return rotary;
   for (const Named& table : {Named{"rotary_cos", views.rotary_cos}, Named{"rotary_sin", views.rotary_sin}})
@@ -43,13 +45,14 @@ Result<RotaryParams> rotary_of(const Problem& problem, const Views& views) {
                       .sin_row = sin.row,
                       .positions = static_cast<int>(problem.rotary_rows),
                       .columns = static_cast<int>(problem.rotary_dim),
+                      .lane_bits = append_lane_bits(v, static_cast<int>(problem.dim_qk)),
                       .interleaved = problem.rotary_interleaved,
                       .f32 = problem.dtype_rotary == Dtype::f32};
 }
 
 }  // namespace
 
-Result<Params> make_params(const Driver&, const Run& run, const AppendStep&) {
+Result<Params> make_params(const Driver&, const Run& run, const AppendStep& step) {
   const Problem& problem = run.plan.problem;
   const Views& views = run.views;
   const RaggedParams lengths = lengths_of(problem, views);
@@ -64,9 +67,10 @@ Result<Params> make_params(const Driver&, const Run& run, const AppendStep&) {
       if (auto ok = check_layout(tensor); !ok) return ok.failure();
     if (part.weights && part.weights->data)
       if (auto ok = check_layout({i == 0 ? "norm_q" : "norm_k", *part.weights}); !ok) return ok.failure();
-    params.tensors[i] = tensor_of(problem, part);
-    params.heads += params.tensors[i].heads;
+    params.tensors[i] = tensor_of(problem, step.variant, part);
   }
+  params.groups = step.groups;
+  params.iterations = step.iterations;
   params.rows = static_cast<int>(problem.rows_q());
   params.seq_q = static_cast<int>(problem.seq_q);
   params.sequences = static_cast<int>(problem.batch);
@@ -81,7 +85,7 @@ Result<Params> make_params(const Driver&, const Run& run, const AppendStep&) {
   params.cache_batches = static_cast<int>(problem.batches_kv());
   params.cache_rows = static_cast<int>(problem.extent_kv());
   params.seq_kv = static_cast<int>(problem.seq_kv);
-  const auto rotary = rotary_of(problem, views);
+  const auto rotary = rotary_of(problem, step.variant, views);
   if (!rotary) return rotary.failure();
   params.rotary = *rotary;
   params.norm = problem.norm;
