@@ -116,8 +116,17 @@ const BadProblem bad_problems[] = {
      "dtype_kv is e4m3 and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.dim_qk = 72; },
-     "dim_qk is 72; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad q and k with zero columns to 80 "
+     "dim_qk is 72; head dims of 8-bit k and v are multiples of 16 from 16 to 512. Pad q and k with zero columns to "
+     "80 "
      "and set scale to 1/sqrt(72); the result does not change.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.dtype_kv = FH_E5M2, p.dim_v = 528; },
+     "dim_v is 528; head dims of 8-bit k and v are multiples of 16 from 16 to 512. Compute o in slices of v's "
+     "columns, "
+     "each with the same q and k.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.dtype = FH_E4M3, p.dim_qk = 272; },
+     "dim_qk is 272; head dims of 8-bit types are multiples of 16 from 16 to 256. Set dim_qk within.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype = FH_E4M3, p.dim_v = 8; },
      "dim_v is 8; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad v with zero columns to 16; o has "

@@ -114,7 +114,7 @@ struct Consumer {
       if constexpr (!immediate_pv) mma.pv(o, p);  // the last of this item
       if constexpr (fp8_mma) promotion().finish(m_tile_of(item).tiles(), softmax, moved, o);
       const WorkItem finished = give_back_item();
-      const MeansIfAny means(params, finished, m_tile_of(finished));
+      const MeansIfAny means(params, finished, m_tile_of(finished), half);
       item = take_item();
       scale = scale_of(item);
       float o_scale = fwd_has_scales(V) ? o_scale_of<V>(params, finished) : 1.f;
@@ -278,7 +278,7 @@ struct Consumer {
     scales.begin(params, item, next.first_tile());
     mma.skip_k(next.skipped());
     q.take();
-    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), m_tile);
+    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), m_tile, half);
     return item;
   }
   // The item that is finished, read from shared memory again, so that what only the epilogue needs spends no registers

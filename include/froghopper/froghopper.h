@@ -120,8 +120,9 @@ typedef struct fh_problem {
   int64_t heads_q;       /* at least 1 */
   int64_t heads_kv;      /* at least 1, divides heads_q: query head h reads KV head h / (heads_q / heads_kv) */
   int64_t seq_q, seq_kv; /* query and KV length of every sequence; with varlen, upper bounds on the longest */
-  int64_t dim_qk;        /* head dim of q and k: a multiple of 8 from 8 to 512; 8-bit types: of 16, up to 256 */
-  int64_t dim_v;         /* head dim of v and o, likewise; 0 means dim_qk */
+  /* Head dim of q and k: a multiple of 8 from 8 to 512; beside 8-bit k and v of 16, and of 8-bit q up to 256. */
+  int64_t dim_qk;
+  int64_t dim_v; /* head dim of v and o, likewise; 0 means dim_qk */
   /* varlen only: rows of the packed q, and of the packed k and v: at least those of all sequences. With a total_q of 0
    * a GPU plan computes nothing: it cannot see that you forgot it. */
   int64_t total_q, total_kv;

@@ -15,7 +15,7 @@ namespace {
 
 // Columns of Q and K, columns of V and O. Multiples of 32, because O leaves the registers 32 columns at a time. More
 // pairs would only be more code: a narrower tensor loads as zeros beyond its columns and costs the tile's products.
-// Above 256, which 16-bit types have alone, the first that holds a problem's columns is also the one that multiplies
+// Above 256, which 8-bit q does not have, the first that holds a problem's columns is also the one that multiplies
 // fewest of them, except for some whose dim_v is above 256 and dim_qk far below.
 constexpr std::array<Dims, 11> kernel_dims = {{{64, 64},
                                                {96, 96},
@@ -106,6 +106,13 @@ Tiles dequantising_tiles(const Problem& p, Dims dims, const Device& device) {
 }
 
 // Shared memory bounds these: two stages of K and V beside Q. docs/3-forward.md, "Head dims above 256".
+// 8-bit k and v: 64 query rows or 128 as in 16 bits, where Q of so many has room beside what is dequantised; 32 keys
+// are within a block of scales, and leave room for more stored tiles than 48 or 64.
+Tiles dequantising_tiles_above_256(Dims dims) {
+  const int rows = dims.v > 256 || dims.qk > 384 ? m_tile_rows : 2 * m_tile_rows;
+  return {rows, scale_block / 4, 2};
+}
+
 Tiles tiles_above_256(Dims dims) {
   const int rows = dims.v > 256 ? m_tile_rows : 2 * m_tile_rows;
   return {rows, dims.qk <= 256 ? 64 : dims.qk <= 384 ? 48 : 32, 2};
@@ -211,6 +218,7 @@ Tiles few_rows_tiles(const Problem& p, Dims dims) {
     return {128, 64, dims.v == 128 ? 3 : 2};
   }
   if (above_256(dims)) return tiles_above_256(dims);
+  if (is_8_bit(p.dtype_kv) && above_256(dims)) return dequantising_tiles_above_256(dims);
   if (dims.qk == 64) return {128, 128, 4};
   if (dims.qk <= 128) return guards_modified_scores(p) ? Tiles{128, 64, 4} : Tiles{128, 128, 2};
   if (dims.qk == 192) return dims.v == 128 ? Tiles{128, 96, 2} : Tiles{128, 80, 2};

@@ -34,6 +34,7 @@ bool pays_to_pack(const Problem& p, PackParams pack) {
 // Beside 8-bit k and v what is on its way from memory are stored tiles, so two stages of dequantised ones are enough.
 // Measured: docs/experiments/0031.
 Tiles packed_dequantising_tiles(Dims dims) {
+  if (above_256(dims)) return {m_tile_rows, scale_block / 4, 2};
   if (dims.qk == 64 || dims.qk > 128) return {m_tile_rows, 64, 2};
   return {m_tile_rows, 128, 2};
 }

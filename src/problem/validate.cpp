@@ -189,11 +189,13 @@ Finding heads(const fh_problem& p) {
 
 Finding dims(const fh_problem& p) {
   const bool of_8_bits = is_8_bit(Types(p).kv);  // rows of 16 bytes
-  const int64_t step = of_8_bits ? 16 : 8, most = of_8_bits ? 256 : 512;
+  const bool also_q = of_8_bits && (is_8_bit(Types(p).q) || p.op == FH_QUANTISE);
+  const int64_t step = of_8_bits ? 16 : 8, most = also_q ? 256 : 512;
   const auto fits = [&](int64_t dim) { return dim >= step && dim <= most && dim % step == 0; };
   const auto rounded_up = [&](int64_t dim) { return (dim + step - 1) / step * step; };
-  const char* const rule = of_8_bits ? "head dims of 8-bit types are multiples of 16 from 16 to 256"
-                                     : "head dims are multiples of 8 from 8 to 512";
+  const char* const rule = also_q      ? "head dims of 8-bit types are multiples of 16 from 16 to 256"
+                           : of_8_bits ? "head dims of 8-bit k and v are multiples of 16 from 16 to 512"
+                                       : "head dims are multiples of 8 from 8 to 512";
   if (p.dim_qk < 1) return text("dim_qk is {}; {}. Set dim_qk within.", p.dim_qk, rule);
   if (p.dim_qk > most) return not_computed(text("dim_qk is {}; {}. Set dim_qk within.", p.dim_qk, rule));
   if (p.dim_v < 1) return text("dim_v is {}; {}. Use 0 for the same as dim_qk.", p.dim_v, rule);
