@@ -18,7 +18,7 @@ constexpr const char* why_invalid(FwdVariant v) {
   const bool above_256 = v.dims.qk > 256 || v.dims.v > 256;
   if (fwd_reads_8_bit(v) && !in_scale_block(v.tiles.kv) && !one_scale)
     return "tiles of 8-bit k and v have 32, 64 or 128 rows, which share a scale, or beside 8-bit q 192";
-  if (fwd_reads_8_bit(v) && v.tiles.kv < scale_block / 2 && !above_256)
+  if (fwd_reads_8_bit(v) && v.tiles.kv < scale_block / 2 && !above_256 && !v.kv.token_scales)
     return "tiles of 8-bit k and v have 64 rows or more up to 256 columns";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 512) return "dim_qk of the tile must be 64, 96, ... 512";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 512 || (fwd_sharers(v) > 1 && v.dims.v % 128 != 0))
@@ -36,6 +36,9 @@ constexpr const char* why_invalid(FwdVariant v) {
     return "the keys of PackGQA tiles are split evenly where sequences have lengths of their own";
   if (v.kv.smooth && (!fwd_reads_8_bit(v) || v.score_mods.softcap))
     return "means are of 8-bit k and v, and of scores without a softcap";
+  if (v.kv.token_scales &&
+      (!fwd_dequantises_on_load(v) || is_8_bit(v.dtype) || v.kv.smooth || v.tiles.kv > scale_block / 2))
+    return "rows of 8-bit k and v have scales beside 16-bit q, without smooth, and tiles of up to 64 keys";
   const bool plain = !v.pack_gqa && !fwd_splits(v) && !v.batch_invariant && !v.score_mods.softcap &&
                      !v.score_mods.alibi && !v.merges_lse && !v.kv.smooth;
   if (v.kv.dequantised && (v.kv.dtype == v.dtype || v.max_logit || !plain))

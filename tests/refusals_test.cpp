@@ -136,6 +136,25 @@ const BadProblem bad_problems[] = {
      "scale_rows is 128 and k and v are bf16; only 8-bit types have scales. Set it to 0."},
     {[](fh_problem& p) { p.scale_v_columns = 1; },
      "scale_v_columns is 1 and v is bf16; only 8-bit types have scales. Set it to 0."},
+    {[](fh_problem& p) { p.scale_tokens = 1; },
+     "scale_tokens is 1 and k and v are bf16; only 8-bit types have scales. Set it to 0."},
+    {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.scale_tokens = 1, p.scale_rows = 128; },
+     "scale_tokens is 1 and scale_rows is 128; a row has its own scale or shares one. Set one of them to 0."},
+    {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.scale_tokens = p.scale_v_columns = 1; },
+     "scale_tokens is 1 and scale_v_columns is 1; v has a scale for each row or for each column. Set one of them to "
+     "0."},
+    {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.scale_tokens = p.smooth = 1; },
+     "scale_tokens is 1 and smooth is 1; a scale for each row of k and v is computed without smooth and "
+     "invariant. Set one of them to 0.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.scale_tokens = p.invariant = 1; },
+     "scale_tokens is 1 and invariant is 1; a scale for each row of k and v is computed without smooth and "
+     "invariant. Set one of them to 0.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.scale_tokens = 1; },
+     "scale_tokens is 1 and op is FH_QUANTISE; what is quantised has scales of sequences, or of 128 rows. Set "
+     "scale_rows, or this to 0.",
+     FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype = FH_E5M2, p.scale_rows = 64; },
      "scale_rows is 64; as many rows share a scale as tiles are made of. Use 128, or 0 for all rows.",
      FH_UNSUPPORTED},

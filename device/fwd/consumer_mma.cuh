@@ -85,6 +85,7 @@ struct ConsumerMma {
   __device__ void skip_v(TileSequence<int> tiles) { skip(v, smem.v_ring, tiles); }
 
   __device__ __forceinline__ attn::TileScales scales() const { return smem.scales[k.stage]; }
+  __device__ __forceinline__ const auto& token_factors() const { return smem.factors[k.stage]; }
 };
 
 }  // namespace froghopper::fwd

@@ -47,7 +47,7 @@ struct RegistersOf {
 
   // Blocks on their way from shared memory at once: as many as these registers hold.
   static constexpr int transposed_ahead = crowded ? 3 : 8;
-  static constexpr int dequantised_ahead = !dequantises_in_few ? 5 : count > 3 ? 2 : 3;
+  static constexpr int dequantised_ahead = V.kv.token_scales ? 3 : !dequantises_in_few ? 5 : count > 3 ? 2 : 3;
 };
 
 }  // namespace froghopper::fwd

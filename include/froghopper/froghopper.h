@@ -199,8 +199,8 @@ typedef struct fh_problem {
    * multiplied by norm_q and norm_k. */
   int32_t norm;
   float norm_epsilon; /* at least 0; models use 1e-5 or 1e-6. With 0 a row of zeros becomes NaN */
-  /* 8-bit caches. Nonzero: each row of the cache gets its own scale, which is written; 0: scale_k and scale_v are
-   * read. */
+  /* Nonzero: each row of an 8-bit cache has its own scales. They are written; with 0, scale_k and scale_v are read and
+   * have one scale a head. Forward: they are read, where append has written them; on a GPU beside q of 16 bits. */
   int32_t scale_tokens;
   fh_dtype dtype_rotary; /* of rotary_cos and rotary_sin; dtype (or FH_USUAL, which means dtype) or FH_F32 */
   fh_dtype dtype_norm;   /* of norm_q and norm_k, likewise */
@@ -269,8 +269,10 @@ typedef struct fh_tensors {
    * scale_rows) blocks, or 1 if scale_rows is 0; stride_seq is their stride. A stride of 0 shares a scale. Unused
    * blocks are not read. */
   fh_tensor scale_q; /* [batch, blocks of seq_q, heads_q, 1] */
-  fh_tensor scale_k; /* [batch, blocks of seq_kv, heads_kv, 1] */
-  fh_tensor scale_v; /* [batch, blocks of seq_kv, heads_kv, 1]; scale_v_columns: [batch, 1, heads_kv, dim_v] */
+  /* [batch, blocks of seq_kv, heads_kv, 1]; scale_tokens: one for each row of k, [batch, seq_kv, heads_kv, 1], varlen
+   * [total_kv, ...], page_size: [pages, page_size, heads_kv, 1]. Of rows that are not used none is read. */
+  fh_tensor scale_k;
+  fh_tensor scale_v; /* as scale_k; scale_v_columns: [batch, 1, heads_kv, dim_v] */
 
   /* Quantise only, else NULL. */
   fh_tensor quantised_q, quantised_k, quantised_v; /* shapes of q, k and v, in dtype_kv. Written. */
