@@ -26,17 +26,15 @@ struct alignas(8) TokenFactors {
   float o_scale, unused;
 };
 
-// Where a row of K or V has its scale. Pages: lanes keep the entries of the block table for the rows of the tile below,
-// as KvSource does.
+// The scales of an item's rows. Pages: lanes keep the entries of the block table for the rows of the tile below, as
+// KvSource does. Addresses are computed where they are used: a warp that dequantises has few registers.
 template <FwdVariant V>
 struct TokenScales {
   static constexpr int rows = (V.tiles.kv + 31) / 32;  // of a lane, in a tile
 
   const FwdParams& params;
-  int head, keys;
-  long long first_k, first_v;  // floats before those of the item's row 0, or of page 0
-  const int* table;            // pages: of the sequence
-  int pages[rows];             // likewise: those of the rows that are read next
+  int head, keys, sequence, first_row;  // first_row: of the sequence, where it is packed
+  int pages[rows];                      // of the rows that are read next
   float k[rows], v[rows];
   float o_scale = 0.f;
 
@@ -44,9 +42,8 @@ struct TokenScales {
       : params(params),
         head(kv_head<V>(params, item)),
         keys(V.ragged ? item.lengths.seq_kv : params.seq_kv),
-        first_k(first_of(params.eight_bit.k, item)),
-        first_v(first_of(params.eight_bit.v, item)),
-        table(params.pages.table + item.sequence * params.pages.sequence_stride) {
+        sequence(item.sequence),
+        first_row(V.ragged && !in_pages ? item.lengths.kv_first : 0) {
 #pragma unroll
     for (int i = 0; i < rows; ++i) pages[i] = page_of(row_of(item.kv.first(), i));
     read(item.kv.first());
@@ -57,8 +54,8 @@ struct TokenScales {
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
       const int row = row_of(kv_tile, i);
-      k[i] = counts(row) ? __ldg(address(params.eight_bit.k, first_k, row, pages[i])) : 0.f;
-      v[i] = counts(row) ? __ldg(address(params.eight_bit.v, first_v, row, pages[i])) : 0.f;
+      k[i] = counts(row) ? __ldg(address(params.eight_bit.k, row, pages[i])) : 0.f;
+      v[i] = counts(row) ? __ldg(address(params.eight_bit.v, row, pages[i])) : 0.f;
       pages[i] = page_of(row - V.tiles.kv);
     }
   }
@@ -88,17 +85,13 @@ struct TokenScales {
   __device__ bool counts(int row) const { return static_cast<unsigned>(row) < static_cast<unsigned>(keys); }
   __device__ int page_of(int row) const {
     if (!in_pages || !counts(row)) return 0;
-    return __ldg(table + row / params.pages.size * params.pages.page_stride);
+    return __ldg(params.pages.table + sequence * params.pages.sequence_stride +
+                 row / params.pages.size * params.pages.page_stride);
   }
-  __device__ long long first_of(const ScaleValues& of, const WorkItem& item) const {
-    const long long to_head = head * of.head;
-    if constexpr (in_pages) return to_head;
-    const int first_row = V.ragged ? item.lengths.kv_first : 0;
-    return to_head + item.sequence * of.batch + first_row * of.block;
-  }
-  __device__ const float* address(const ScaleValues& of, long long first, int row, int page) const {
-    if constexpr (in_pages) return of.data + first + page * of.batch + row % params.pages.size * of.block;
-    return of.data + first + row * of.block;
+  __device__ const float* address(const ScaleValues& of, int row, int page) const {
+    const float* const of_head = of.data + head * of.head;
+    if constexpr (in_pages) return of_head + page * of.batch + row % params.pages.size * of.block;
+    return of_head + sequence * of.batch + (first_row + row) * of.block;
   }
 
   // Of the tile's rows that count; more than 0, also where there are none, or where scales are 0.

@@ -32,15 +32,16 @@ std::string wrong_scale(const Problem& p, const Views& views, const char* name, 
 
 // The same where each row of k and v has its own.
 std::string wrong_scale_of_token(const Problem& p, const Views& views, const char* name, View Views::*of) {
-  const View& scales = views.*of;
+  const View &scales = views.*of, &table = views.block_table;
   if (scales.empty()) return {};
   for (int64_t b = 0; b < p.batch; ++b) {
     const Rows rows = rows_kv(p, views, b);
-    for (int64_t head = 0; rows.used > 0 && head < scales.heads; ++head) {
-      const Scales its = scales_of_kv(p, views, of, rows, b, head);
-      for (int64_t row = 0; row < rows.used; ++row)
-        if (const float scale = *its.of_row(row); !is_scale(scale))
-          return text("{} of row {} of sequence {}, head {}, is {}; {}", name, row, b, head, scale, rule_of_scales);
+    for (int64_t i = 0; i < rows.used; ++i) {
+      const int64_t batch = p.paged() ? table.as<int32_t>()[table.at(b, i / p.page_size, 0)] : rows.batch,
+                    row = p.paged() ? i % p.page_size : rows.first + i;
+      for (int64_t head = 0; head < scales.heads; ++head)
+        if (const float scale = scales.as<float>()[scales.at(batch, row, head)]; !is_scale(scale))
+          return text("{}[{}, {}, {}, 0] is {}; {}", name, batch, row, head, scale, rule_of_scales);
     }
   }
   return {};
@@ -64,8 +65,9 @@ Result<void> check_scales(const Problem& p, const Views& views) {
              {"scale_k", &Views::scale_k, rows_kv},
              {"scale_v", &Views::scale_v, rows_kv}};
   for (const auto& scales : all) {
-    std::string wrong = p.scale_tokens ? wrong_scale_of_token(p, views, scales.name, scales.view)
-                                       : wrong_scale(p, views, scales.name, views.*scales.view, scales.rows);
+    const bool of_tokens = p.scale_tokens && scales.view != &Views::scale_q;
+    std::string wrong = of_tokens ? wrong_scale_of_token(p, views, scales.name, scales.view)
+                                  : wrong_scale(p, views, scales.name, views.*scales.view, scales.rows);
     if (!wrong.empty()) return Failure{FH_INVALID_TENSOR, std::move(wrong)};
   }
   return {};
