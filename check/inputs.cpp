@@ -105,6 +105,9 @@ void fill_scaled(const Case& c, const Views& views, const View& x, const View& s
   if (size_of(x.element) > 1) return fill(c, views, x, rows_of, stream, value);
   const float largest = largest_of(*dtype_of(x.element));
   const auto scale_of = [&](int64_t sequence, int64_t row, int64_t head, int64_t column) -> float& {
+    if (c.problem.scale_tokens && &x != &views.q)
+      return scales.as<
+          float>()[KvRows(scales, rows_of(c.problem, views, sequence), views.block_table, sequence).at(row, head)];
     const int64_t rows = c.problem.scale_rows;
     const int64_t block = rows > 0 && scales.dim == 1 ? row / rows : 0;
     return scales.as<float>()[scales.at(sequence, block, head) + (scales.dim == 1 ? 0 : column)];

@@ -79,7 +79,7 @@ Problem plain(fh_op op, const Column& column, int64_t dim_qk, int64_t dim_v) {
 int64_t dim_most(fh_op op, const Column& column) {
   constexpr int64_t most = 512, usual = 256;
   if (op == FH_APPEND) return most;
-  return is_8_bit(column.kv) || column.refusal(plain(op, column, most, most)) ? usual : most;
+  return is_8_bit(column.q) || column.refusal(plain(op, column, most, most)) ? usual : most;
 }
 
 // What can be asked for besides shapes, and how.
@@ -122,6 +122,7 @@ constexpr Feature features[] = {
     {"a scale for each 128 rows", [](Problem& p) { p.scale_rows = 128; }, false, true},
     {"without the means of k and v (smooth)", [](Problem& p) { p.smooth = true; }, false, true},
     {"a scale for each column of v", [](Problem& p) { p.scale_v_columns = true; }, false, true},
+    {"a scale for each row and head (scale_tokens)", [](Problem& p) { p.scale_tokens = true; }, false, true},
     {"o in fp16", [](Problem& p) { p.dtype_o = Dtype::f16; }, false, true},
     {"o in fp32", [](Problem& p) { p.dtype_o = Dtype::f32; }, false, true},
 };
@@ -222,7 +223,7 @@ std::string table_of(fh_op op, std::span<const Column> all, bool of_8_bits,
 }  // namespace
 
 std::string support_table() {
-  return "Head dims are all multiples of 8 from 8 to 512; of 8-bit types of 16, to 256; "
+  return "Head dims are all multiples of 8 from 8 to 512; of 8-bit types of 16, to 256 where q has 8 bits; "
          "unless a cell says otherwise.\n\n"
          "## Forward\n\n" +
          table_of(FH_FORWARD, columns, false) + "\n## Forward, 8-bit types\n\n" +

@@ -15,13 +15,15 @@ constexpr const char* why_invalid(FwdVariant v) {
   if (v.kv.dtype != v.dtype && (is_8_bit(v.dtype) || !is_8_bit(v.kv.dtype)))
     return "k and v have the type of q, or 8 bits beside f16 and bf16";
   const bool one_scale = fwd_fp8_mma(v) && v.tiles.kv == 192;  // of a sequence; the planner sees to that
-  if (fwd_reads_8_bit(v) && v.tiles.kv != scale_block / 2 && v.tiles.kv != scale_block && !one_scale)
-    return "tiles of 8-bit k and v have 64 or 128 rows, which share a scale, or beside 8-bit q 192";
+  const bool above_256 = v.dims.qk > 256 || v.dims.v > 256;
+  if (fwd_reads_8_bit(v) && !in_scale_block(v.tiles.kv) && !one_scale)
+    return "tiles of 8-bit k and v have 32, 64 or 128 rows, which share a scale, or beside 8-bit q 192";
+  if (fwd_reads_8_bit(v) && v.tiles.kv < scale_block / 2 && !above_256 && !v.kv.token_scales)
+    return "tiles of 8-bit k and v have 64 rows or more up to 256 columns";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 512) return "dim_qk of the tile must be 64, 96, ... 512";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 512 || (fwd_sharers(v) > 1 && v.dims.v % 128 != 0))
     return "dim_v of the tile must be 64, 96, ... 256, 384 or 512";
-  if (is_8_bit(v.kv.dtype) && (v.dims.qk > 256 || v.dims.v > 256))
-    return "tiles of 8-bit k and v have up to 256 columns";
+  if (is_8_bit(v.dtype) && above_256) return "tiles of 8-bit q have up to 256 columns";
   if (fwd_sharers(v) > 1 && v.tiles.q != m_tile_rows)
     return "tiles of q have 64 rows beside more than 256 columns of v, whose halves take two consumers";
   if (is_8_bit(v.dtype) && fwd_splits(v) && !v.pack_gqa) return "tiles of 8-bit q have split-KV only with PackGQA";
@@ -34,14 +36,15 @@ constexpr const char* why_invalid(FwdVariant v) {
     return "the keys of PackGQA tiles are split evenly where sequences have lengths of their own";
   if (v.kv.smooth && (!fwd_reads_8_bit(v) || v.score_mods.softcap))
     return "means are of 8-bit k and v, and of scores without a softcap";
+  if (v.kv.token_scales &&
+      (!fwd_dequantises_on_load(v) || is_8_bit(v.dtype) || v.kv.smooth || v.tiles.kv > scale_block / 2))
+    return "rows of 8-bit k and v have scales beside 16-bit q, without smooth, and tiles of up to 64 keys";
   const bool plain = !v.pack_gqa && !fwd_splits(v) && !v.batch_invariant && !v.score_mods.softcap &&
                      !v.score_mods.alibi && !v.merges_lse && !v.kv.smooth;
   if (v.kv.dequantised && (v.kv.dtype == v.dtype || v.max_logit || !plain))
     return "an earlier launch dequantises 8-bit k and v for plain tiles of 16-bit q";
-  const bool in_block = v.tiles.kv == scale_block || v.tiles.kv == scale_block / 2;
-  if (v.kv.blocks && (!v.kv.dequantised || v.dtype != Dtype::bf16 || !in_block))
-    return "weights times scales of v are in the range of bf16 alone, and a tile has 64 or 128 keys, which share a "
-           "scale";
+  if (v.kv.blocks && (!v.kv.dequantised || v.dtype != Dtype::bf16 || !in_scale_block(v.tiles.kv)))
+    return "weights times scales of v are in the range of bf16 alone, and 32, 64 or 128 keys of a tile share a scale";
   if (v.kv.in != KvIn::rows && (!v.ragged || v.kv.dequantised))
     return "a kernel for pages is ragged and reads k and v as they are in memory";
   if (v.batch_invariant && (is_8_bit(v.dtype) || is_8_bit(v.kv.dtype)))

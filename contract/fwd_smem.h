@@ -24,14 +24,18 @@ constexpr int fwd_stored_bytes(FwdVariant v) {
   const int dim = fwd_dequantises_on_load(v) && v.dims.qk > v.dims.v ? v.dims.qk : v.dims.v;
   return v.tiles.kv * panels(dim, size_of(v.kv.dtype)) * panel_row_bytes;
 }
-constexpr int fwd_scales_bytes = 1024;  // the scales and stored_ring, rounded up as fwd_barrier_bytes
+// The scales and stored_ring, rounded up as fwd_barrier_bytes; then TokenFactors of each stage, likewise.
+constexpr int fwd_scales_bytes(FwdVariant v) {
+  const int of_tokens = v.kv.token_scales ? 4 * (2 * v.tiles.kv + 2) * v.tiles.stages : 0;
+  return 1024 + (of_tokens + 1023) / 1024 * 1024;
+}
 // Stages of stored tiles. Where tiles are dequantised, these stages are all that is on its way from memory, so there
 // are as many as fit: up to 4, which is K and V of two iterations. PackGQA variants, which wait for nothing but
 // memory, have up to 8. Where two of their CTAs can share an SM they do, and the stages fit in half of its shared
 // memory.
 constexpr int fwd_stored_stages(FwdVariant v) {
   if (!fwd_dequantises_on_load(v)) return 2;
-  const int others = fwd_q_bytes(v) + fwd_stages_bytes(v) + fwd_scales_bytes + fwd_barrier_bytes;
+  const int others = fwd_q_bytes(v) + fwd_stages_bytes(v) + fwd_scales_bytes(v) + fwd_barrier_bytes;
   const bool halves = v.pack_gqa && others + 2 * fwd_stored_bytes(v) <= smem_bytes_of_half;
   const int fit = ((halves ? smem_bytes_of_half : smem_bytes_per_cta) - others) / fwd_stored_bytes(v);
   const int most = v.pack_gqa ? 8 : 4;
@@ -39,7 +43,7 @@ constexpr int fwd_stored_stages(FwdVariant v) {
 }
 constexpr int fwd_ring_bytes(FwdVariant v) {
   return fwd_stages_bytes(v) +
-         (fwd_reads_8_bit(v) ? fwd_stored_stages(v) * fwd_stored_bytes(v) + fwd_scales_bytes : 0);
+         (fwd_reads_8_bit(v) ? fwd_stored_stages(v) * fwd_stored_bytes(v) + fwd_scales_bytes(v) : 0);
 }
 // PackGQA variants have one M tile, and where one consumer has it, half of an SM's registers. Where they take half of
 // its shared memory too, two CTAs share an SM; and the CTAs that combine parts find room beside one.

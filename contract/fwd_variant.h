@@ -54,6 +54,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("dequantised", v.kv.dequantised);
   visit("blocks", v.kv.blocks);
   visit("", v.kv.in);
+  visit("tokenscales", v.kv.token_scales);
   visit("gate", v.gated);
 }
 

@@ -117,6 +117,10 @@ struct Tiles {
 // Rows of a sequence that share a scale, in 8-bit Q, K and V where not all rows do. Tiles are cut so that one scale is
 // enough for each.
 constexpr int scale_block = 128;
+// Whether tiles of so many keys do. Smaller ones are for head dims above 256.
+constexpr bool in_scale_block(int keys) {
+  return keys == scale_block || keys == scale_block / 2 || keys == scale_block / 4;
+}
 
 constexpr int warpgroup = 128;              // threads that execute one wgmma together
 constexpr int m_tile_rows = 64;             // query rows of one warpgroup's wgmma

@@ -4,6 +4,7 @@
 #include <bit>
 #include <string>
 
+#include "src/base/text.hpp"
 #include "tests/support/cpu_problems.hpp"
 
 namespace froghopper {
@@ -20,7 +21,7 @@ Problem parsed(const std::string& line) {
 // The problem whose tensors hold in `type` what those of p hold in 8 bits.
 Problem in(Dtype type, Problem p) {
   p.dtype = p.dtype_kv = p.dtype_o = type;
-  p.scale_rows = 0, p.scale_v_columns = false;
+  p.scale_rows = 0, p.scale_v_columns = p.scale_tokens = false;
   return p;
 }
 
@@ -64,8 +65,8 @@ void expect_as_in_wider(const Problem& p, const Lengths& lengths = {}) {
     }
     for (size_t i = 0; i < wide.lse.size(); ++i)
       ASSERT_EQ(std::bit_cast<uint32_t>(t.lse[i]), std::bit_cast<uint32_t>(wide.lse[i])) << kernel->name << p.line();
-    // In pairs, each block of v's rows is added up by itself.
-    const bool other_order = kernel->bf16_only && p.scale_rows > 0 && !p.scale_v_columns;
+    // In pairs, each block of v's rows is added up by itself, and with scales of rows each tile.
+    const bool other_order = kernel->bf16_only && (p.scale_tokens || (p.scale_rows > 0 && !p.scale_v_columns));
     for (int64_t i = 0; i < p.rows_q() * p.heads_q * p.dim_v; ++i) {
       const auto o = static_cast<float>(unrounded.o(i));
       const double found = rounded(o, wide.problem.dtype_o), expected = wide.o(i);
@@ -84,10 +85,18 @@ TEST(Cpu8Bit, EveryHeadDimAndType) {
   }
 }
 
-TEST(Cpu8Bit, ScalesOfBlocksAndOfColumns) {
-  for (const char* scales : {"", " scales128", " vcolumns", " scales128 vcolumns"}) {
+TEST(Cpu8Bit, UpTo512ColumnsBeside16BitQ) {
+  for (const char* types : {"bf16 kv=e4m3", "f16 kv=e5m2"})
+    for (const char* dims : {"d272", "d512", "d64 dv400"})
+      for (const char* rows : {"sq1 skv150", "sq37 skv150"})
+        expect_as_in_wider(parsed(text("fwd {} b2 hq4 hkv1 {} {}", types, rows, dims)));
+}
+
+TEST(Cpu8Bit, ScalesOfBlocksColumnsAndRows) {
+  for (const char* scales : {"", " scales128", " vcolumns", " scales128 vcolumns", " tokenscales"}) {
     for (const char* rows : {"sq1 skv129", "sq130 skv128", "sq257 skv400", "sq300 skv127"})
-      expect_as_in_wider(parsed(std::string("fwd e4m3 b2 hq6 hkv2 ") + rows + " d32 dv48 causal" + scales));
+      for (const char* types : {"e4m3", "bf16 kv=e4m3"})
+        expect_as_in_wider(parsed(text("fwd {} b2 hq6 hkv2 {} d32 dv48 causal{}", types, rows, scales)));
   }
 }
 
@@ -102,7 +111,7 @@ TEST(Cpu8Bit, LengthsOfTheirOwn) {
   Lengths used = packed;
   used.used_q = {0, 49, 140, 0, 130, 0};
   used.used_kv = {9, 0, 1, 0, 129, 1};
-  for (const char* scales : {"", " scales128", " vcolumns"}) {
+  for (const char* scales : {"", " scales128", " vcolumns", " tokenscales"}) {
     const std::string line = "fwd e4m3 b6 hq4 hkv2 sq200 skv300 d48 varlen tq400 tkv500";
     expect_as_in_wider(parsed(line + " causal" + scales), packed);
     expect_as_in_wider(parsed(line + " seqused sink" + scales), used);
@@ -113,7 +122,7 @@ TEST(Cpu8Bit, LengthsOfTheirOwn) {
 
 TEST(Cpu8Bit, NothingToDo) {
   for (const char* sizes : {"b0 hq2 hkv2 sq5 skv5", "b2 hq2 hkv2 sq0 skv5", "b2 hq2 hkv2 sq5 skv0"})
-    for (const char* scales : {"", " scales128", " vcolumns"})
+    for (const char* scales : {"", " scales128", " vcolumns", " tokenscales"})
       expect_as_in_wider(parsed(std::string("fwd e4m3 ") + sizes + " d16 sink" + scales));
 }
 
@@ -177,7 +186,7 @@ void multiply_scales(View& scales, float factor) {
 
 // Scales whose products with each other or with sums of v pass the largest float, for scores and an o that do not.
 TEST(Cpu8Bit, HugeScales) {
-  for (const char* scales : {"", " scales128", " vcolumns", " scales128 vcolumns"}) {
+  for (const char* scales : {"", " scales128", " vcolumns", " scales128 vcolumns", " tokenscales"}) {
     for (const char* rows : {"sq1", "sq70"}) {
       const Problem p = parsed(std::string("fwd e4m3 o=f32 b1 hq1 hkv1 skv300 d16 ") + rows + scales);
       for (const cpu::Kernel* kernel : cpu::kernels(Dtype::bf16)) {
@@ -233,6 +242,19 @@ TEST(Cpu8Bit, BadScalesAreRefusedAndNothingIsWritten) {
   const Result<void> done = run_here(second);
   ASSERT_FALSE(done);
   EXPECT_EQ(done.failure().text.substr(0, 24), "scale_k[1, 1, 1, 0] is 0");
+
+  const Lengths lengths{{}, {}, {9, 9}, {200, 70}};
+  HandMade tokens(parsed("fwd e4m3 b2 hq2 hkv2 sq9 skv200 d16 seqused tokenscales"), lengths);
+  float& used = tokens.views.scale_v.as<float>()[tokens.views.scale_v.at(1, 69, 1)];
+  EXPECT_TRUE(run_here(tokens)) << "scales of rows that are not used may be anything";
+  used = -1;
+  const Result<void> of_token = run_here(tokens);
+  ASSERT_FALSE(of_token);
+  EXPECT_EQ(of_token.failure().text.substr(0, 26), "scale_v[1, 69, 1, 0] is -1");
+  used = 1, tokens.views.scale_q.as<float>()[0] = 0;
+  const Result<void> of_q = run_here(tokens);
+  ASSERT_FALSE(of_q);
+  EXPECT_EQ(of_q.failure().text.substr(0, 24), "scale_q[0, 0, 0, 0] is 0");
 }
 
 }  // namespace

@@ -42,6 +42,8 @@ TEST(Plan, WidensKeysAndValuesInALaunchOfTheirOwnWhereThatPays) {
               std::nullopt)
         << "weights times scales of v are beyond the range of f16";
   }
+  const std::string wide = "fwd bf16 kv=e4m3 b4 hq8 hkv2 sq2048 skv2048 d512 causal";
+  for (const char* more : {"", " scales128", " vcolumns"}) EXPECT_EQ(dequantises(wide + more), true) << more;
   const std::string short_ones = "fwd bf16 kv=e4m3 b4096 hq32 hkv8 sq65536 skv65536 d128 varlen tq65536 tkv65536";
   EXPECT_EQ(dequantises(short_ones), true);
   EXPECT_EQ(dequantises(short_ones + " scales128"), true);

@@ -178,7 +178,8 @@ TEST(Kernel, PresetNamesReadBackAsTheirVariants) {
        {"fwd.bf16.d128", "fwd.bf16.d128.q128.kv128.s2.causal.causal", "bwd.bf16.d128.q128.kv128.s2",
         "fwd.bf16.d128.q128.kv128x.s2", "", "fwd.bf16.d128.dv128.q128.kv128.s2",  // dv is not spelled where it is d
         "fwd.bf16.d128.q128.kv128.s2147483647", "fwd.f32.d128.q128.kv128.s2",     // variants that cannot be
-        "fwd.bf16.e4m3.d128.dv512.q64.kv64.s2.dequantised.blocks"})
+        "fwd.bf16.e4m3.d128.dv512.q64.kv48.s2.dequantised.blocks", "fwd.e4m3.d512.q64.kv32.s2.packgqa.split",
+        "fwd.bf16.e4m3.d128.q64.kv128.s2.packgqa.split.tokenscales"})
     EXPECT_FALSE(kernel_named(name)) << name;
 }
 

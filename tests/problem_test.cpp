@@ -117,6 +117,7 @@ Problem random_problem(std::mt19937_64& random) {
   if (of_8_bits && p.dtype < FH_E4M3) p.dtype_kv = coin() ? FH_E4M3 : FH_E5M2;
   if (of_8_bits)
     p.dtype_o = static_cast<fh_dtype>(up_to(3)), p.scale_rows = 128 * up_to(1), p.scale_v_columns = coin();
+  if (of_8_bits && coin()) p.scale_tokens = 1, p.scale_rows = p.scale_v_columns = 0;
   p.heads_kv = 1 + up_to(15), p.heads_q = p.heads_kv * (1 + up_to(7));
   p.batch = size(), p.seq_q = size(), p.seq_kv = size();
   const int64_t step = of_8_bits ? 16 : 8, most = of_8_bits ? 256 : 512;
@@ -126,7 +127,8 @@ Problem random_problem(std::mt19937_64& random) {
   p.seqused = coin(), p.causal = coin(), p.sink = coin(), p.deterministic = coin();
   p.alibi = coin(), p.attention_chunk = coin() ? 0 : size(), p.max_sms = coin() ? 0 : size();
   p.accumulate = coin() && (p.op == FH_BACKWARD || !p.sink), p.max_logit = p.op == FH_FORWARD && coin();
-  if (p.op == FH_FORWARD) p.invariant = coin(), p.dtype_o = !p.accumulate ? p.dtype_o : coin() ? FH_F32 : FH_USUAL;
+  if (p.op == FH_FORWARD)
+    p.invariant = !p.scale_tokens && coin(), p.dtype_o = !p.accumulate ? p.dtype_o : coin() ? FH_F32 : FH_USUAL;
   if (coin()) p.align = FH_TOP_LEFT;
   if (coin()) p.window_left = coin() ? size() : huge;
   if (coin() && !p.causal) p.window_right = size();

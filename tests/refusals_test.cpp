@@ -116,8 +116,17 @@ const BadProblem bad_problems[] = {
      "dtype_kv is e4m3 and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.dim_qk = 72; },
-     "dim_qk is 72; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad q and k with zero columns to 80 "
+     "dim_qk is 72; head dims of 8-bit k and v are multiples of 16 from 16 to 512. Pad q and k with zero columns to "
+     "80 "
      "and set scale to 1/sqrt(72); the result does not change.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.dtype_kv = FH_E5M2, p.dim_v = 528; },
+     "dim_v is 528; head dims of 8-bit k and v are multiples of 16 from 16 to 512. Compute o in slices of v's "
+     "columns, "
+     "each with the same q and k.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.dtype = FH_E4M3, p.dim_qk = 272; },
+     "dim_qk is 272; head dims of 8-bit types are multiples of 16 from 16 to 256. Set dim_qk within.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype = FH_E4M3, p.dim_v = 8; },
      "dim_v is 8; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad v with zero columns to 16; o has "
@@ -127,6 +136,25 @@ const BadProblem bad_problems[] = {
      "scale_rows is 128 and k and v are bf16; only 8-bit types have scales. Set it to 0."},
     {[](fh_problem& p) { p.scale_v_columns = 1; },
      "scale_v_columns is 1 and v is bf16; only 8-bit types have scales. Set it to 0."},
+    {[](fh_problem& p) { p.scale_tokens = 1; },
+     "scale_tokens is 1 and k and v are bf16; only 8-bit types have scales. Set it to 0."},
+    {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.scale_tokens = 1, p.scale_rows = 128; },
+     "scale_tokens is 1 and scale_rows is 128; a row has its own scale or shares one. Set one of them to 0."},
+    {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.scale_tokens = p.scale_v_columns = 1; },
+     "scale_tokens is 1 and scale_v_columns is 1; v has a scale for each row or for each column. Set one of them to "
+     "0."},
+    {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.scale_tokens = p.smooth = 1; },
+     "scale_tokens is 1 and smooth is 1; a scale for each row of k and v is computed without smooth and "
+     "invariant. Set one of them to 0.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.scale_tokens = p.invariant = 1; },
+     "scale_tokens is 1 and invariant is 1; a scale for each row of k and v is computed without smooth and "
+     "invariant. Set one of them to 0.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.scale_tokens = 1; },
+     "scale_tokens is 1 and op is FH_QUANTISE; what is quantised has scales of sequences, or of 128 rows. Set "
+     "scale_rows, or this to 0.",
+     FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype = FH_E5M2, p.scale_rows = 64; },
      "scale_rows is 64; as many rows share a scale as tiles are made of. Use 128, or 0 for all rows.",
      FH_UNSUPPORTED},

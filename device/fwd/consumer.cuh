@@ -50,7 +50,7 @@ template <class Kernel>
 struct Consumer {
   static constexpr FwdVariant V = Kernel::variant;
   static constexpr bool fp8_mma = Kernel::fp8_mma, reads_8_bit = Kernel::reads_8_bit,
-                        immediate_pv = Kernel::immediate_pv;
+                        immediate_pv = Kernel::immediate_pv, token_scales = V.kv.token_scales;
   // P V is issued once S is ready, so that the next Consumer's S has the tensor core first.
   static constexpr bool pv_later = fp8_mma && V.dims.qk > 128;
   using T = typename Kernel::T;
@@ -95,6 +95,8 @@ struct Consumer {
 
     while (!item.is_end()) {
       Softmax softmax = begin_softmax(scale);
+      float o_scale = 1.f;
+      if constexpr (token_scales) o_scale = mma.token_factors().o_scale;
       int kv_tile = m_tile_of(item).first_tile();
       first_kv_iteration(item, kv_tile, softmax, s, p);
       q.release_o();
@@ -114,10 +116,10 @@ struct Consumer {
       if constexpr (!immediate_pv) mma.pv(o, p);  // the last of this item
       if constexpr (fp8_mma) promotion().finish(m_tile_of(item).tiles(), softmax, moved, o);
       const WorkItem finished = give_back_item();
-      const MeansIfAny means(params, finished, m_tile_of(finished));
+      const MeansIfAny means(params, finished, m_tile_of(finished), half);
       item = take_item();
       scale = scale_of(item);
-      float o_scale = fwd_has_scales(V) ? o_scale_of<V>(params, finished) : 1.f;
+      if constexpr (fwd_has_scales(V) && !token_scales) o_scale = o_scale_of<V>(params, finished);
       mma.qk(s, q.tile(), next_m_tile(), [] {});          // the first of the next
       if constexpr (!immediate_pv) ptx::wgmma_wait<1>();  // O is ready, S is not
       mma.pass_order();
@@ -150,18 +152,19 @@ struct Consumer {
 
   // The first tile: its S is there, and there is no O yet.
   __device__ void first_kv_iteration(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p) {
-    if constexpr (!immediate_pv) release_k(item, kv_tile);
-    score_mod.apply(params, s, softmax, m_tile_of(item), kv_tile);
+    if constexpr (!immediate_pv && !token_scales) release_k(item, kv_tile);
+    modify_scores(item, kv_tile, softmax, s);
     if (V.mask != Mask::none || (kv_tile + 1) * V.tiles.kv > m_tile_of(item).seq_kv())
       m_tile_of(item).mask_out(s, kv_tile);
     scales.read(params, item.kv.next(kv_tile));
     softmax.exact_step(s, m_tile_of(item).template max_offset<Softmax>(kv_tile));
-    tile::round_to<T>(p, s);
+    round_weights(p, s);
+    if constexpr (token_scales) release_k(item, kv_tile);
   }
 
   // One kv tile in steady state. Between the issue of the two products and the wait for P V lies the softmax: P V
   // runs under it, and it runs under the products of the other M tiles. K is given back after the guard, because a
-  // lost tile is multiplied again; so a warp waits for V while it holds K.
+  // lost tile is multiplied again; so a warp waits for V while it holds K. Where rows have scales, they lie beside K.
   // Why nothing hangs: count iterations up; iteration t takes K(t) and V(t - 1). A warp that starts iteration t has
   // itself given back K(t - 1) and V(t - 2) and all before. So also for the slowest warp rings of two stages have
   // room for K(t) and V(t - 1).
@@ -175,15 +178,16 @@ struct Consumer {
     ptx::wgmma_wait<pv_later ? 0 : 1>();  // S is ready, P V is not
     mma.pass_order();
     if (pv_later && (Boundary || !pv_within_softmax(V))) mma.pv(o, p);
-    score_mod.apply(params, s, softmax, m_tile_of(item), kv_tile);
+    modify_scores(item, kv_tile, softmax, s);
     attn::RowPair rescale;
     bool grew = true;
     if constexpr (Boundary || V.batch_invariant) {
-      release_k(item, kv_tile);
+      if constexpr (!token_scales) release_k(item, kv_tile);
       if constexpr (Boundary) m_tile_of(item).mask_out(s, kv_tile);
       rescale = softmax.exact_step(s, m_tile_of(item).template max_offset<Softmax>(kv_tile));
       if constexpr (V.batch_invariant) grew = !__all_sync(~0u, rescale.top == 1.f && rescale.bottom == 1.f);
       finish_pv(p, s);
+      if constexpr (token_scales) release_k(item, kv_tile);
     } else if constexpr (reads_8_bit) {
       const auto guess = guess_of(softmax, s, p, o);
       grew = !softmax.holds(guess);
@@ -191,7 +195,7 @@ struct Consumer {
       if (grew) {
         if (softmax.correct(s, guess, rescale) == attn::Fate::lost)
           rescale = recompute_scores(item, kv_tile, softmax, s);
-        tile::round_to<T>(p, s);
+        round_weights(p, s);
       } else {
         softmax.keep(guess);
       }
@@ -221,7 +225,7 @@ struct Consumer {
     if constexpr (Kernel::Registers::crowded) softmax.take_back(aside);
     // Block variants keep this tile's scales in the softmax: `scales` already has the next tile's.
     if constexpr (reads_8_bit) take_scales(softmax);
-    score_mod.apply(params, s, softmax, m_tile_of(item), kv_tile);
+    modify_scores(item, kv_tile, softmax, s);
     return softmax.exact_step(s, {Softmax::max_offset_again, Softmax::max_offset_again});
   }
 
@@ -229,7 +233,19 @@ struct Consumer {
   __device__ __forceinline__ void finish_pv(Weights& p, const Scores& s) {
     ptx::wgmma_wait<0>();  // O is ready
     mma.release_v();
-    tile::round_to<T>(p, s);
+    round_weights(p, s);
+  }
+  __device__ __forceinline__ void round_weights(Weights& p, const Scores& s) const {
+    if constexpr (token_scales)
+      tile::round_scaled_to<T>(p, s, mma.token_factors().v);
+    else
+      tile::round_to<T>(p, s);
+  }
+  // The scales of its keys come before what modifies scores.
+  __device__ __forceinline__ void modify_scores(const WorkItem& item, int kv_tile, Softmax& softmax,
+                                                Scores& s) const {
+    if constexpr (token_scales) tile::scale_columns(s, mma.token_factors().k);
+    score_mod.apply(params, s, softmax, m_tile_of(item), kv_tile);
   }
 
   // ---- Variants that do it otherwise ----
@@ -278,7 +294,7 @@ struct Consumer {
     scales.begin(params, item, next.first_tile());
     mma.skip_k(next.skipped());
     q.take();
-    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), m_tile);
+    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), m_tile, half);
     return item;
   }
   // The item that is finished, read from shared memory again, so that what only the epilogue needs spends no registers

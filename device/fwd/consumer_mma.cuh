@@ -10,6 +10,7 @@
 #include "device/fwd/kv_source.cuh"
 #include "device/fwd/mma_order.cuh"
 #include "device/fwd/output_columns.cuh"
+#include "device/ptx/registers.cuh"
 #include "device/tile/mma.cuh"
 
 namespace froghopper::fwd {
@@ -22,6 +23,12 @@ struct ConsumerMma {
   using Scores = typename Kernel::Scores;
   using Weights = typename Kernel::Weights;
   using Output = typename Kernel::Output;
+
+  // ptxas gives an instruction no more registers than each of all threads has at launch (C7602): of 512 threads not
+  // enough for one of 256 columns.
+  static constexpr bool halves_pv = fwd_columns(V) > 192 && Kernel::threads > 3 * warpgroup;
+  // Else the compiler keeps the descriptors of 32 products in registers from outside of the loop, and spills others.
+  static constexpr bool forgets_q = Kernel::reads_8_bit && V.dims.qk > 256;
 
   typename Kernel::Smem& smem;
   int half;  // of O's columns, where two Consumers share an M tile
@@ -39,7 +46,8 @@ struct ConsumerMma {
     if (!Kernel::immediate_pv) k.wait(smem.k_ring);
     fence_for_wgmma<V>();
     read_scales();
-    tile::mma_abt<T>(s, q, m_tile * m_tile_rows, smem.k[k.stage]);
+    const int row = m_tile * m_tile_rows;
+    tile::mma_abt<T>(s, q, forgets_q ? ptx::opaque(row) : row, smem.k[k.stage]);
   }
   __device__ __forceinline__ void begin() const { order.begin(); }
   // The next Consumer may issue: S is there, or between two items the last P V of one is and S of the next is issued.
@@ -55,6 +63,8 @@ struct ConsumerMma {
     fence_for_wgmma<V>();
     if constexpr (Kernel::fp8_mma)
       tile::mma_abt<T>(o, p, smem.v[v.stage], /*accumulate=*/true);
+    else if constexpr (halves_pv)
+      tile::mma_ab_add_in_halves<T>(o, p, smem.v[v.stage], first_column<V>(half));
     else
       tile::mma_ab_add<T>(o, p, smem.v[v.stage], first_column<V>(half));
   }
@@ -75,6 +85,7 @@ struct ConsumerMma {
   __device__ void skip_v(TileSequence<int> tiles) { skip(v, smem.v_ring, tiles); }
 
   __device__ __forceinline__ attn::TileScales scales() const { return smem.scales[k.stage]; }
+  __device__ __forceinline__ const auto& token_factors() const { return smem.factors[k.stage]; }
 };
 
 }  // namespace froghopper::fwd

@@ -14,6 +14,7 @@
 // next, stages - 1 at most (MTile::first_tile). K of the one that it needs comes after as many V tiles as it skips:
 // with the one that it holds they are no more than there are stages.
 #pragma once
+#include "contract/fields.h"
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
 #include "contract/types.h"
@@ -22,6 +23,7 @@
 #include "device/fwd/producers.cuh"
 #include "device/fwd/scales.cuh"
 #include "device/fwd/stored_tiles.cuh"
+#include "device/fwd/token_scales.cuh"
 #include "device/fwd/work_item.cuh"
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/mbarrier.cuh"
@@ -31,6 +33,9 @@
 #include "device/tile/shared_tile.cuh"
 
 namespace froghopper::fwd {
+
+template <FwdVariant V>
+using ScalesOfTiles = Pick<V.kv.token_scales, NoScalesAhead, ScalesAhead<V>>;
 
 // K and V as in memory, one after the other, K of a tile with its scales before its V: one thread, or of pages a warp.
 template <class Kernel>
@@ -49,7 +54,7 @@ struct StoredLoader {
       KvSource<V, KvSide::k> keys(params, item);
       KvSource<V, KvSide::v> values(params, item);
       const int draw_tile = draws_late<V>(params, item) ? draw_at(item) : -1;
-      ScalesAhead<V> scales(params, item, item.kv.first());
+      ScalesOfTiles<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
         if (kv_tile == draw_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.draw_now);
         stored.wait_room(smem.stored_ring);
@@ -89,7 +94,7 @@ struct StoredLoaderOf {
       if (item.is_end()) return;
       KvSource<V, Side> source(params, item);
       const int draw_tile = Side == KvSide::k && draws_late<V>(params, item) ? draw_at(item) : -1;
-      ScalesAhead<V> scales(params, item, item.kv.first());
+      ScalesOfTiles<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
         if (kv_tile == draw_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.draw_now);
         stored.wait_room(smem.stored_ring);
@@ -143,25 +148,55 @@ struct Dequantiser {
   typename Kernel::KvStage at;  // in k_ring, and then in v_ring
 
   __device__ void run() {
-    while (true) {
-      const int tiles = take_tile_count<Kernel>(smem, items);
-      if (tiles == 0) break;
-#pragma unroll 1
-      for (int t = 0; t < tiles; ++t) {
-        stored.wait(smem.stored_ring);
-        at.wait_room(smem.k_ring);
-        if (warp == 0 && lane() == 0) smem.scales[at.stage] = smem.stored_scales[stored.stage];
-        dequantise(smem.stored[stored.stage].k, smem.k[at.stage]);
-        hand_over(smem.k_ring);
-        stored.wait(smem.stored_ring);
-        at.wait_room(smem.v_ring);
-        dequantise(smem.stored[stored.stage].v, smem.v[at.stage]);
-        hand_over(smem.v_ring);
-        at.advance();
-      }
-    }
+    if constexpr (V.kv.token_scales)
+      run_with_token_scales();
+    else
+      run_with_tile_scales();
     at.wait_room(smem.k_ring);  // the Consumers' last S multiplies what lies there and is not looked at
     if (lane() == 0) at.arrive_full(smem.k_ring);
+  }
+
+  __device__ __forceinline__ void run_with_tile_scales() {
+    while (true) {
+      const int tiles = take_tile_count<Kernel>(smem, items);
+      if (tiles == 0) return;
+#pragma unroll 1
+      for (int t = 0; t < tiles; ++t)
+        dequantise_tile([&] {
+          if (warp == 0 && lane() == 0) smem.scales[at.stage] = smem.stored_scales[stored.stage];
+        });
+    }
+  }
+  __device__ __forceinline__ void run_with_token_scales() {
+    while (true) {
+      items.wait(smem.item_ring);
+      const WorkItem item = smem.items[items.stage];
+      __syncwarp();
+      items.release_and_advance(smem.item_ring);
+      if (item.is_end()) return;
+      TokenScales<V> scales(params, item);
+      for (const int kv_tile : item.kv.in_order()) {
+        dequantise_tile([&] {
+          if (warp == 0) scales.put(smem.factors[at.stage], smem.scales[at.stage]);
+        });
+        if (warp == 0) scales.read(item.kv.next_or_last(kv_tile));
+      }
+    }
+  }
+
+  // K of a tile, whose scales put_scales() leaves beside it, and V.
+  template <class PutScales>
+  __device__ __forceinline__ void dequantise_tile(const PutScales& put_scales) {
+    stored.wait(smem.stored_ring);
+    at.wait_room(smem.k_ring);
+    put_scales();
+    dequantise(smem.stored[stored.stage].k, smem.k[at.stage]);
+    hand_over(smem.k_ring);
+    stored.wait(smem.stored_ring);
+    at.wait_room(smem.v_ring);
+    dequantise(smem.stored[stored.stage].v, smem.v[at.stage]);
+    hand_over(smem.v_ring);
+    at.advance();
   }
 
   // TMA writes the stored stage again and wgmma reads the wide one: both behind what this warp did there.

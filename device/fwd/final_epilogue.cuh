@@ -55,7 +55,7 @@ struct FinalEpilogue {
     const bool has_top = row < rows, has_bottom = row + 8 < rows;
     const long long batch = batch_at(), at_row = row_at();
     char* at = static_cast<char*>(params.o.data) + batch * params.o.batch + item.head * params.o.head +
-               at_row * params.o.row + first_column<V>(half) * size_of(V.merges_lse ? Dtype::f32 : V.dtype);
+               at_row * params.o.row + first_column_bytes<V>(params, half);
     const tile::RowAddresses addresses = {at, at + 8 * params.o.row, has_top, has_bottom};
     if constexpr (V.merges_lse)
       merge(addresses, top, bottom, o);
@@ -99,7 +99,7 @@ struct FinalEpilogue {
   // O over its denominators, by the scales of V's columns and by the gate.
   __device__ __forceinline__ void normalise(attn::Finish top, attn::Finish bottom, Output& o) const {
     o.scale_rows(top.inverse, bottom.inverse);
-    if constexpr (scales_columns) scale_columns<V>(params, item, o);
+    if constexpr (scales_columns) scale_columns<V>(params, item, half, o);
     if constexpr (V.gated) gate(top, bottom, o);
   }
   __device__ __forceinline__ void store_lse(attn::Finish top, attn::Finish bottom) const {
@@ -117,7 +117,7 @@ struct FinalEpilogue {
   __device__ __forceinline__ void gate(attn::Finish top, attn::Finish bottom, Output& o) const {
     const StridedTensor& from = params.gate;
     char* at = static_cast<char*>(from.data) + batch_at() * from.batch + item.head * from.head + row_at() * from.row +
-               first_column<V>(half) * size_of(V.dtype);
+               first_column_bytes<V>(params, half);
     apply_gate<V>(params,
                   {at, at + 8 * from.row, row < rows && top.inverse != 0.f, row + 8 < rows && bottom.inverse != 0.f},
                   columns_from<V>(params, half), o);

@@ -66,7 +66,8 @@
 //           (final_epilogue.cuh). No variant has two of these.
 // Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | draw_now | mma_order. Variants that read 8-bit K
 //           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring | stored_scales[fwd_stored_stages] in
-//           front of that, others may have a buffer of O (fwd_o_store).
+//           front of that, and factors[stages] where rows of K and V have scales (token_scales.cuh); others may have a
+//           buffer of O (fwd_o_store).
 #pragma once
 #include "contract/fields.h"
 #include "contract/fwd_legality.h"
@@ -136,7 +137,8 @@ struct Forward {
   struct OwnSmem {
     tile::SharedTile<V.tiles.q, o_own_columns> o;
   };
-  struct Smem : Pick<reads_8_bit, StoredSmem<V>, Pick<o_store == OStore::through_own_smem, OwnSmem, Nothing>> {
+  using SmemOfStored = Pick<V.kv.token_scales, TokenScalesSmem<V>, StoredSmem<V>>;
+  struct Smem : Pick<reads_8_bit, SmemOfStored, Pick<o_store == OStore::through_own_smem, OwnSmem, Nothing>> {
     QTile q[q_stages];
     KTile k[V.tiles.stages];
     VTile v[V.tiles.stages];

@@ -31,24 +31,27 @@ template <FwdVariant V>
 struct Means {
   using Q = typename attn::Element<V.dtype>::type;     // in memory
   using Four = Pick<is_8_bit(V.dtype), uint1, uint2>;  // numbers of Q
-  using Output = tile::Accum<V.dims.v>;
+  using Output = tile::Accum<fwd_columns(V)>;
 
   static constexpr int columns = 4, together = 32 * columns;  // that a lane, and that a warp reads at once
   static constexpr int rows = 16;                             // of the M tile, that a warp has
 
-  attn::RowPair raises;                                    // all scores of this thread's two rows, in base 2
-  float v[(V.dims.v + together - 1) / together][columns];  // mean_v, this lane's columns
+  attn::RowPair raises;  // all scores of this thread's two rows, in base 2
+  int half;              // of O's columns, where two Consumers share an M tile
+  float v[(fwd_columns(V) + together - 1) / together][columns];  // mean_v, this lane's columns
 
-  __device__ __forceinline__ Means(const FwdParams& params, const WorkItem& item, const MTile<V>& m_tile) {
+  __device__ __forceinline__ Means(const FwdParams& params, const WorkItem& item, const MTile<V>& m_tile, int half)
+      : half(half) {
     raises = {0.f, 0.f};
 #pragma unroll
     for (auto& some : v)
 #pragma unroll
       for (float& x : some) x = 0.f;
     if (m_tile.seq_kv() == 0) return;  // the means of no rows
-    const float* const mean = numbers(params, item, params.means.v);
+    const float* const mean = numbers(params, item, params.means.v) + first_column<V>(half);
 #pragma unroll
-    for (int i = 0; i < V.dims.v; i += together) load(v[i / together], mean, i + first_column(), params.dim_v);
+    for (int i = 0; i < fwd_columns(V); i += together)
+      load(v[i / together], mean, i + lane_column(), columns_from<V>(params, half));
     const attn::RowPair products = with_mean(params, item, m_tile);
     raises = {factor(params, item, m_tile.at(tile::thread_row())) * products.top,
               factor(params, item, m_tile.at(tile::thread_row() + 8)) * products.bottom};
@@ -61,11 +64,11 @@ struct Means {
     const float of_values = softmax.of_values(o_scale);
     o.scale_rows(of_values, of_values);
     o_scale = softmax.become_plain();
-    scale_columns<V>(params, item, o);
+    scale_columns<V>(params, item, half, o);
     softmax.raise(raises);
     const float top = softmax.part_top().sum, bottom = softmax.part_bottom().sum;
 #pragma unroll
-    for (int i = 0; i < V.dims.v / 2; i += 4) {
+    for (int i = 0; i < fwd_columns(V) / 2; i += 4) {
       const int column = 2 * i, lane = column % together / columns + threadIdx.x % 4 / 2;
       const float(&means)[columns] = v[column / together];
       const float2 first = {__shfl_sync(~0u, means[0], lane), __shfl_sync(~0u, means[1], lane)};
@@ -79,7 +82,7 @@ struct Means {
   }
 
  private:
-  static __device__ int first_column() { return threadIdx.x % 32 * columns; }
+  static __device__ int lane_column() { return threadIdx.x % 32 * columns; }
   static __device__ const float* numbers(const FwdParams& params, const WorkItem& item, const ScaleValues& of) {
     return of.data + item.sequence * of.batch + kv_head<V>(params, item) * of.head;
   }
@@ -101,7 +104,7 @@ struct Means {
     float sums[rows] = {};
 #pragma unroll
     for (int i = 0; i < V.dims.qk; i += together) {
-      const int column = i + first_column();
+      const int column = i + lane_column();
       if (column >= params.means.dim_qk) break;
       float k[columns];
       load(k, mean, column, params.means.dim_qk);

@@ -25,14 +25,23 @@ __device__ __forceinline__ int columns_from(const FwdParams& params, int half) {
   return params.dim_v - first_column<V>(half);
 }
 
+// The same beginning in bytes of O and of a gate, which has O's type.
+template <FwdVariant V>
+__device__ __forceinline__ int first_column_bytes(const FwdParams& params, int half) {
+  if constexpr (fwd_sharers(V) == 1) return 0;
+  const Dtype dtype_o = V.merges_lse ? Dtype::f32 : fwd_reads_8_bit(V) ? params.eight_bit.dtype_o : V.dtype;
+  return first_column<V>(half) * size_of(dtype_o);
+}
+
 // This thread's two rows of O, as O's type has them.
 template <FwdVariant V>
 __device__ __forceinline__ void store_o(const FwdParams& params, const tile::RowAddresses& at,
                                         const tile::Accum<fwd_columns(V)>& o, int half) {
   if constexpr (fwd_reads_8_bit(V)) {
-    if (params.eight_bit.dtype_o == Dtype::f32) return tile::store_rows_f32(at, params.dim_v, o);
-    if (params.eight_bit.dtype_o == Dtype::f16) return tile::store_rows<ptx::f16>(at, params.dim_v, o);
-    tile::store_rows<ptx::bf16>(at, params.dim_v, o);
+    const int columns = columns_from<V>(params, half);
+    if (params.eight_bit.dtype_o == Dtype::f32) return tile::store_rows_f32(at, columns, o);
+    if (params.eight_bit.dtype_o == Dtype::f16) return tile::store_rows<ptx::f16>(at, columns, o);
+    tile::store_rows<ptx::bf16>(at, columns, o);
   } else {
     tile::store_rows<typename attn::Element<V.dtype>::type>(at, columns_from<V>(params, half), o);
   }
@@ -40,16 +49,17 @@ __device__ __forceinline__ void store_o(const FwdParams& params, const tile::Row
 
 // O by the scales of V's columns, where each column has its own.
 template <FwdVariant V>
-__device__ __forceinline__ void scale_columns(const FwdParams& params, const WorkItem& item,
+__device__ __forceinline__ void scale_columns(const FwdParams& params, const WorkItem& item, int half,
                                               tile::Accum<fwd_columns(V)>& o) {
   const ScaleValues& of = params.eight_bit.v;
   if (!params.eight_bit.v_columns) return;
   if ((V.ragged ? item.lengths.seq_kv : params.seq_kv) == 0) return;  // no scale may be read; O is 0
-  const float* scales = of.data + item.sequence * of.batch + kv_head<V>(params, item) * of.head;
+  const float* scales =
+      of.data + item.sequence * of.batch + kv_head<V>(params, item) * of.head + first_column<V>(half);
 #pragma unroll
-  for (int i = 0; i < V.dims.v / 2; i += 4) {
+  for (int i = 0; i < fwd_columns(V) / 2; i += 4) {
     const int col = tile::thread_col() + tile::col_of(i);
-    if (col >= params.dim_v) break;
+    if (col >= columns_from<V>(params, half)) break;
     ptx::keep_order();
     const float2 two = {scales[col], scales[col + 1]};
     o.x[i] *= two.x;

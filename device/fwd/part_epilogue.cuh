@@ -53,7 +53,7 @@ struct PartEpilogue {
       of_top = softmax.finish_top(sink(top), o_scale), of_bottom = softmax.finish_bottom(sink(bottom), o_scale);
     }
     o.scale_rows(of_top.inverse, of_bottom.inverse);
-    if constexpr (fwd_reads_8_bit(V) && !V.kv.smooth) scale_columns<V>(params, item, o);
+    if constexpr (fwd_reads_8_bit(V) && !V.kv.smooth) scale_columns<V>(params, item, half, o);
     if constexpr (V.gated)
       apply_gate<V>(params,
                     {address(params.gate, top), address(params.gate, bottom), top.exists && of_top.inverse != 0.f,
@@ -72,7 +72,7 @@ struct PartEpilogue {
   __device__ long long at_row(const Row& of) const { return first_row_of<V>(item) + of.row; }
   __device__ char* address(const StridedTensor& in, const Row& of) const {
     return static_cast<char*>(in.data) + batch() * in.batch + of.head * in.head + at_row(of) * in.row +
-           first_column<V>(half) * size_of(V.dtype);
+           first_column_bytes<V>(params, half);
   }
   __device__ float* lse(const Row& of) const {
     return params.lse.data + batch() * params.lse.batch + of.head * params.lse.head + at_row(of) * params.lse.row;
@@ -86,7 +86,7 @@ struct PartEpilogue {
     if constexpr (fwd_reads_8_bit(V) && !V.kv.smooth) {
       const float of_values = softmax.of_values(o_scale);
       o.scale_rows(of_values, of_values);
-      scale_columns<V>(params, item, o);
+      scale_columns<V>(params, item, half, o);
     }
     const PartOfRow of_top = softmax.part_top(), of_bottom = softmax.part_bottom();
     const long long at_top = number(part, tile::thread_row(), top),

@@ -48,41 +48,64 @@ struct RowsOfQuad {
   }
 };
 
-// Returns what this thread's two rows are to be multiplied by to be as they were.
+// Biased by 127: of the largest number of one of a quad's rows.
 template <class Tile>
-__device__ __forceinline__ attn::RowPair bf16_to_f16(Tile& q, int m_tile) {
-  const RowsOfQuad<Tile> rows(q, m_tile);
+__device__ __forceinline__ int largest_exponent(const RowsOfQuad<Tile>& rows, bool bottom) {
   ptx::u32 x[4];
-  attn::RowPair as_before;
+  ptx::u32 most = 0;  // the largest of either half, without its sign: as integers such numbers have the same order
 #pragma unroll
-  for (int bottom = 0; bottom < 2; ++bottom) {
-    ptx::u32 most = 0;  // the largest of either half, without its sign: as integers such numbers have the same order
+  for (int half = 0; half < 2 * Tile::panels; ++half) {
+    ptx::ld_shared_v4(x, rows.at(half, bottom));
 #pragma unroll
-    for (int half = 0; half < 2 * Tile::panels; ++half) {
-      ptx::ld_shared_v4(x, rows.at(half, bottom));
-#pragma unroll
-      for (const ptx::u32 two : x) most = ptx::max_u16x2(most, two & 0x7fff7fff);
-    }
-    most = ptx::max_u16x2(most, __shfl_xor_sync(~0u, most, 1));
-    most = ptx::max_u16x2(most, __shfl_xor_sync(~0u, most, 2));
-    const int exponent = static_cast<int>(max(most >> 16, most & 0xffff)) >> 7;  // biased by 127
-    // Not more than leaves scores of a row of tiny numbers in the range of fp32, whose own scale is small then.
-    constexpr int bias = 127, top = 15, most_up = 120;
-    const int up = min(top + bias - exponent, most_up);
-    const float shift = __int_as_float((bias + up) << 23);
-    (bottom ? as_before.bottom : as_before.top) = __int_as_float((bias - up) << 23);
-#pragma unroll
-    for (int half = 0; half < 2 * Tile::panels; ++half) {
-      ptx::ld_shared_v4(x, rows.at(half, bottom));
-#pragma unroll
-      for (ptx::u32& two : x) {
-        const float2 wide = ptx::cvt_unpack2<ptx::bf16>(two);
-        two = ptx::cvt_pack2<ptx::f16>(wide.x * shift, wide.y * shift);
-      }
-      ptx::st_shared_v4(rows.at(half, bottom), x);
-    }
+    for (const ptx::u32 two : x) most = ptx::max_u16x2(most, two & 0x7fff7fff);
   }
-  return as_before;
+  most = ptx::max_u16x2(most, __shfl_xor_sync(~0u, most, 1));
+  most = ptx::max_u16x2(most, __shfl_xor_sync(~0u, most, 2));
+  return static_cast<int>(max(most >> 16, most & 0xffff)) >> 7;
+}
+
+// By what power of two a row is multiplied. Not more than leaves scores of a row of tiny numbers in the range of fp32,
+// whose own scale is small then.
+__device__ __forceinline__ int shift_up(int exponent) {
+  constexpr int top = 15, most_up = 120;
+  return min(top + 127 - exponent, most_up);
+}
+__device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((127 + exponent) << 23); }
+
+template <class Tile>
+__device__ __forceinline__ void bf16_row_to_f16(const RowsOfQuad<Tile>& rows, bool bottom, float shift) {
+  ptx::u32 x[4];
+#pragma unroll
+  for (int half = 0; half < 2 * Tile::panels; ++half) {
+    ptx::ld_shared_v4(x, rows.at(half, bottom));
+#pragma unroll
+    for (ptx::u32& two : x) {
+      const float2 wide = ptx::cvt_unpack2<ptx::bf16>(two);
+      two = ptx::cvt_pack2<ptx::f16>(wide.x * shift, wide.y * shift);
+    }
+    ptx::st_shared_v4(rows.at(half, bottom), x);
+  }
+}
+
+// Returns what this thread's two rows are to be multiplied by to be as they were. Two Consumers that share an M tile
+// look at all of it before one of them changes any, and then convert a row of each quad.
+template <int Sharers, class Tile>
+__device__ __forceinline__ attn::RowPair bf16_to_f16(Tile& q, int m_tile, int half) {
+  const RowsOfQuad<Tile> rows(q, m_tile);
+  int up[2];
+  if constexpr (Sharers == 1) {
+#pragma unroll
+    for (int bottom = 0; bottom < 2; ++bottom) {
+      up[bottom] = shift_up(largest_exponent(rows, bottom));
+      bf16_row_to_f16(rows, bottom, power_of_two(up[bottom]));
+    }
+  } else {
+#pragma unroll
+    for (int bottom = 0; bottom < 2; ++bottom) up[bottom] = shift_up(largest_exponent(rows, bottom));
+    ptx::sync_threads<Sharers * warpgroup>(1);
+    bf16_row_to_f16(rows, half, power_of_two(half ? up[1] : up[0]));
+  }
+  return {power_of_two(-up[0]), power_of_two(-up[1])};
 }
 
 // 8-bit numbers lie in the first half of a row's place and become 16-bit ones in all of it: they are read before any of
@@ -128,20 +151,20 @@ __device__ attn::RowPair scales_of_packgqa_rows(const FwdParams& params, const W
   return {of(tile::thread_row()), of(tile::thread_row() + 8)};
 }
 
-// The M tile of one Consumer, by all of its threads. Returns what the scores of this thread's two rows are to be
-// multiplied by.
+// The M tile of one Consumer, or of the two that share it, by all of their threads. Returns what the scores of this
+// thread's two rows are to be multiplied by.
 template <FwdVariant V, class Tile>
 __device__ __forceinline__ attn::RowPair queries_in_f16(const FwdParams& params, const WorkItem& item, Tile& q,
-                                                        int m_tile) {
+                                                        int m_tile, int half) {
   attn::RowPair of_rows;
   if constexpr (V.dtype == Dtype::bf16) {
-    of_rows = bf16_to_f16(q, m_tile);
+    of_rows = bf16_to_f16<fwd_sharers(V)>(q, m_tile, half);
   } else {
     of_rows = scales_of_packgqa_rows<V>(params, item);
     fp8_to_f16<typename attn::Element<V.dtype>::type>(q);
   }
   ptx::fence_proxy_async_shared();
-  ptx::warpgroup_sync(1 + m_tile);  // a product is the whole M tile's
+  ptx::sync_threads<fwd_sharers(V) * warpgroup>(1 + m_tile);  // a product is the whole M tile's
   return of_rows;
 }
 

@@ -26,7 +26,7 @@ struct RegistersOf {
     int of_dequantiser = 0;  // where they are a warpgroup of their own
   };
   static constexpr Shares shares() {
-    if (dequantising_warpgroup) return V.pack_gqa ? Shares{240, 72, 96} : Shares{208, 40, 56};
+    if (dequantising_warpgroup) return count == 1 ? Shares{240, 72, 96} : Shares{208, 40, 56};
     if (crowded && count <= 2) return {240, 24};
     if (V.kv.in == KvIn::slots && !fwd_reads_8_bit(V) &&
         count <= 2)  // to make addresses of rows from the block table
@@ -47,7 +47,7 @@ struct RegistersOf {
 
   // Blocks on their way from shared memory at once: as many as these registers hold.
   static constexpr int transposed_ahead = crowded ? 3 : 8;
-  static constexpr int dequantised_ahead = !dequantises_in_few ? 5 : count > 3 ? 2 : 3;
+  static constexpr int dequantised_ahead = V.kv.token_scales ? 3 : !dequantises_in_few ? 5 : count > 3 ? 2 : 3;
 };
 
 }  // namespace froghopper::fwd

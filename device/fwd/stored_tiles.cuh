@@ -7,6 +7,7 @@
 #include "contract/fwd_variant.h"
 #include "contract/types.h"
 #include "device/attn/tile_scales.cuh"
+#include "device/fwd/token_scales.cuh"
 #include "device/tile/ring.cuh"
 #include "device/tile/shared_tile.cuh"
 
@@ -24,6 +25,12 @@ struct StoredSmem {
   attn::TileScales scales[V.tiles.stages];  // of the tiles in k
   tile::Ring<fwd_stored_stages(V)> stored_ring;
   attn::TileScales stored_scales[fwd_stored_stages(V)];  // dequantising variants: of the tiles of K in stored
+};
+
+// The same where rows of K and V have scales.
+template <FwdVariant V>
+struct TokenScalesSmem : StoredSmem<V> {
+  alignas(1024) TokenFactors<V> factors[V.tiles.stages];  // of the tiles in k
 };
 
 }  // namespace froghopper::fwd

@@ -67,6 +67,26 @@ __device__ __forceinline__ void round_to(OperandA<Cols>& dst, const Accum<Cols>&
   for (int i = 0; i < Cols / 8; ++i) round_group<T>(dst, i, src.x + 4 * i);
 }
 
+// The same of columns that are first multiplied by a factor each, which lie in shared memory.
+template <class T, int Cols>
+__device__ __forceinline__ void round_scaled_to(OperandA<Cols>& dst, const Accum<Cols>& src, const float* factors) {
+#pragma unroll
+  for (int i = 0; i < Cols / 8; ++i) {
+    const float2 of = *reinterpret_cast<const float2*>(factors + 8 * i + thread_col());
+    const float x[4] = {src.x[4 * i] * of.x, src.x[4 * i + 1] * of.y, src.x[4 * i + 2] * of.x,
+                        src.x[4 * i + 3] * of.y};
+    round_group<T>(dst, i, x);
+  }
+}
+template <int Cols>
+__device__ __forceinline__ void scale_columns(Accum<Cols>& x, const float* factors) {
+#pragma unroll
+  for (int i = 0; i < Cols / 2; i += 4) {
+    const float2 of = *reinterpret_cast<const float2*>(factors + 2 * i + thread_col());
+    x.x[i] *= of.x, x.x[i + 1] *= of.y, x.x[i + 2] *= of.x, x.x[i + 3] *= of.y;
+  }
+}
+
 // 64 x Cols weights rounded to e4m3, laid out as wgmma register operand A whose columns are not in order: its
 // column 16 h + 4 t + 2 b + e holds column 16 h + 8 b + 2 t + e of the weights (e, b of 0, 1; t of 0 to 3), so that
 // every thread packs what it has. B's inner dimension must lie in the same order: device/fwd/fp8_producers.cuh.

@@ -35,6 +35,22 @@ __device__ __forceinline__ void mma_ab_add(Accum<N>& d, const OperandA<K>& a, Sh
   ptx::wgmma_commit();
 }
 
+// The same by two instructions for each 16 keys, each with half of d's columns.
+template <class T, int N, int K, int ColsB>
+__device__ __forceinline__ void mma_ab_add_in_halves(Accum<N>& d, const OperandA<K>& a, SharedTile<K, ColsB>& b,
+                                                     int col) {
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < K; k += 16) {
+    using Half = ptx::Shape<N / 2, T>;
+    ptx::wgmma_rs</*TransposeB=*/1>(Half{}, columns_of<0, N / 2>(d).x, a.x[k / 16], b.mn_major(k, col),
+                                    /*accumulate=*/1);
+    ptx::wgmma_rs</*TransposeB=*/1>(Half{}, columns_of<N / 2, N / 2>(d).x, a.x[k / 16], b.mn_major(k, col + N / 2),
+                                    /*accumulate=*/1);
+  }
+  ptx::wgmma_commit();
+}
+
 // d = a x b^T, or d += where it accumulates; a is in registers, and the inner dimension of both is in OperandA8's
 // order. Asynchronous.
 template <class T, int N, int K>

@@ -120,8 +120,9 @@ typedef struct fh_problem {
   int64_t heads_q;       /* at least 1 */
   int64_t heads_kv;      /* at least 1, divides heads_q: query head h reads KV head h / (heads_q / heads_kv) */
   int64_t seq_q, seq_kv; /* query and KV length of every sequence; with varlen, upper bounds on the longest */
-  int64_t dim_qk;        /* head dim of q and k: a multiple of 8 from 8 to 512; 8-bit types: of 16, up to 256 */
-  int64_t dim_v;         /* head dim of v and o, likewise; 0 means dim_qk */
+  /* Head dim of q and k: a multiple of 8 from 8 to 512; beside 8-bit k and v of 16, and of 8-bit q up to 256. */
+  int64_t dim_qk;
+  int64_t dim_v; /* head dim of v and o, likewise; 0 means dim_qk */
   /* varlen only: rows of the packed q, and of the packed k and v: at least those of all sequences. With a total_q of 0
    * a GPU plan computes nothing: it cannot see that you forgot it. */
   int64_t total_q, total_kv;
@@ -198,8 +199,8 @@ typedef struct fh_problem {
    * multiplied by norm_q and norm_k. */
   int32_t norm;
   float norm_epsilon; /* at least 0; models use 1e-5 or 1e-6. With 0 a row of zeros becomes NaN */
-  /* 8-bit caches. Nonzero: each row of the cache gets its own scale, which is written; 0: scale_k and scale_v are
-   * read. */
+  /* Nonzero: each row of an 8-bit cache has its own scales. They are written; with 0, scale_k and scale_v are read and
+   * have one scale a head. Forward: they are read, where append has written them; on a GPU beside q of 16 bits. */
   int32_t scale_tokens;
   fh_dtype dtype_rotary; /* of rotary_cos and rotary_sin; dtype (or FH_USUAL, which means dtype) or FH_F32 */
   fh_dtype dtype_norm;   /* of norm_q and norm_k, likewise */
@@ -268,8 +269,10 @@ typedef struct fh_tensors {
    * scale_rows) blocks, or 1 if scale_rows is 0; stride_seq is their stride. A stride of 0 shares a scale. Unused
    * blocks are not read. */
   fh_tensor scale_q; /* [batch, blocks of seq_q, heads_q, 1] */
-  fh_tensor scale_k; /* [batch, blocks of seq_kv, heads_kv, 1] */
-  fh_tensor scale_v; /* [batch, blocks of seq_kv, heads_kv, 1]; scale_v_columns: [batch, 1, heads_kv, dim_v] */
+  /* [batch, blocks of seq_kv, heads_kv, 1]; scale_tokens: one for each row of k, [batch, seq_kv, heads_kv, 1], varlen
+   * [total_kv, ...], page_size: [pages, page_size, heads_kv, 1]. Of rows that are not used none is read. */
+  fh_tensor scale_k;
+  fh_tensor scale_v; /* as scale_k; scale_v_columns: [batch, 1, heads_kv, dim_v] */
 
   /* Quantise only, else NULL. */
   fh_tensor quantised_q, quantised_k, quantised_v; /* shapes of q, k and v, in dtype_kv. Written. */

@@ -46,6 +46,7 @@ class Types(NamedTuple):
     scale_rows: int
     scale_v_columns: bool
     smooth: bool = False
+    scale_tokens: bool = False
 
 
 class Packed(NamedTuple):
@@ -81,7 +82,7 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
     known, of_8_bits = DTYPES | DTYPES_8_BIT, {}
     if types is not None:
         of_8_bits = dict(dtype_kv=known[types.kv], dtype_o=known[types.o], scale_rows=types.scale_rows,
-                         scale_v_columns=types.scale_v_columns, smooth=types.smooth)
+                         scale_v_columns=types.scale_v_columns, smooth=types.smooth, scale_tokens=types.scale_tokens)
     return _c.Problem(
         size=ctypes.sizeof(_c.Problem), op=_c.Op.BACKWARD if backward else _c.Op.FORWARD, dtype=known[dtype],
         batch=batch, heads_q=q[-2], heads_kv=k[-2], seq_q=seq_q, seq_kv=seq_kv, dim_qk=q[-1], dim_v=positive_dim(v[-1]),
@@ -126,35 +127,6 @@ def output_of(q: str, k: str, v: str, out_dtype: str | None, names: Sequence[str
     if out_dtype not in names: raise InvalidType(f"out_dtype must be {' or '.join(names)}, but is {out_dtype}. Give "
                                                  "one of them.")
     return out_dtype
-
-
-class Scale(NamedTuple):
-    """How a tensor of scales lies: strides of sequence, block and head; whether it has more than one block of rows of a
-    sequence; whether one for each column of v."""
-    strides: Strides
-    blocked: bool
-    columns: bool
-
-
-def scale_of(name: str, shape: Shape, strides: Sequence[int], batch: int, rows: int, heads: int, dim_v: int) -> Scale:
-    """Of scale_q, scale_k or scale_v of q, k or v with so many sequences, rows at most and heads. strides: in elements.
-    dim_v: 0 but for v. InvalidTensor where the shape is none that scales have."""
-    blocks = -(-rows // SCALE_ROWS)
-    found, by_block, by_column = tuple(shape), (batch, blocks, heads, 1), (batch, 1, heads, dim_v)
-    if found == (): return Scale((0, 0, 0), False, False)
-    if found == (batch, heads): return Scale((strides[0], 0, strides[1]), False, False)
-    if found == (batch, 1, heads, 1): return Scale((strides[0], 0, strides[2]), False, False)
-    if found == by_block: return Scale((strides[0], strides[1], strides[2]), blocks > 1, False)
-    if dim_v and found == by_column:
-        if strides[3] != 1: raise InvalidTensor(f"{name} must have columns side by side, the last stride 1, but has "
-                                                f"the strides {list(strides)} (elements). Copy it first: "
-                                                f"{name}.contiguous() in PyTorch, numpy.ascontiguousarray({name}) in "
-                                                "NumPy.")
-        return Scale((strides[0], strides[1], strides[2]), False, True)
-    by_columns = f", [batch, 1, heads, dim] {list(by_column)}" * bool(dim_v)
-    raise InvalidTensor(f"{name} must have the shape [] for one scale, [batch, heads] {[batch, heads]}{by_columns} "
-                        f"or [batch, blocks of {SCALE_ROWS} rows, heads, 1] {list(by_block)}, but has {list(shape)}. "
-                        f"Use {name}.reshape({batch}, {heads}).")
 
 
 def check_means(mean_k: Any, mean_v: Any) -> bool:

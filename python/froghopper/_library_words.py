@@ -5,7 +5,7 @@ NULL and FH_ALL, names of types as frameworks have them. Sentences that are not 
 import re
 from collections.abc import Callable
 
-COLUMNS = r"head dims( of 8-bit types| of 8-bit caches| here)? are (multiples of \d+ from \d+ to \d+)\."
+COLUMNS = r"head dims( of 8-bit (?:types|k and v|caches)| here)? are (multiples of \d+ from \d+ to \d+)\."
 SENTENCES: list[tuple[str, str]] = [
     (r"window_(left|right) is (-\d+); it counts keys\. .*",
      r"window must be (left, right), keys before and after, None or -1 for no bound, but its \1 one is \2. Use None "

@@ -4,13 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from froghopper._call import (DTYPES, DTYPES_8_BIT, SCALE_ROWS, Call, Types, check_rank, check_scale_is_there, describe,
-                              mean_of, output_of, plan_of, results_of, scale_of)
+from froghopper._call import (DTYPES, DTYPES_8_BIT, Call, check_rank, check_scale_is_there, describe, mean_of,
+                              output_of, plan_of, results_of)
 from froghopper._errors import InvalidType
 from froghopper._lse import lse_by_row_of
 from froghopper._numpy_arrays import (Array, HeldLengths, address, check_array, check_is_array, check_shape,
                                       check_writeable, dense, float32_of, gates_of, layout_of, lse_for, max_logit_for,
                                       packed_of, result_shape, slopes_of, strides_of)
+from froghopper._scales import scale_of, types_of
 from froghopper._values import check_not_8_bit, one_of, shown
 
 
@@ -40,15 +41,15 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
                                               (0, 0, v.shape[-1])):
         check_scale_is_there(name, given, name[-1], names[name[-1]])
         scaled.append(float32_of(name, given))
-        lie.append(scale_of(name, *layout_of(scaled[-1]), batch, rows, array.shape[-2], dim))
+        lie.append(scale_of(name, *layout_of(scaled[-1]), batch, rows, array.shape[-2], dim,
+                            () if array is q else array.shape[:-1]))
     of_means = []
     for (name, mean), array in zip(means.items(), (k, v)):
         scaled.append(float32_of(name, mean))
         of_means.append((0, 0, 0) if mean is None else
                         mean_of(name, *layout_of(scaled[-1]), batch, array.shape[-2], array.shape[-1]))
     sink, slopes = dense("sink", sink, q.shape[-2:-1]), float32_of("alibi_slopes", alibi_slopes)
-    types = Types(names["k"], of_o, SCALE_ROWS if any(x.blocked for x in lie) else 0, lie[2].columns,
-                  smooth=means["mean_k"] is not None)
+    types = types_of(names["k"], of_o, lie, smooth=means["mean_k"] is not None)
     problem = describe(q.shape, k.shape, v.shape, names["q"], packed=packed, seqused=lengths.used,
                        sink=sink is not None, types=types, accumulate=held is not None,
                        alibi=slopes is not None, max_logit=with_max, gate=gate is not None, **options)

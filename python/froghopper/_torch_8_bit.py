@@ -8,9 +8,10 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
-from froghopper._call import (SCALE_ROWS, Call, Scale, Strides, Types, cached, check_means, check_scale_is_there,
-                              element_strides, mean_of, output_of, plan_of, scale_of)
+from froghopper._call import (Call, Strides, Types, cached, check_means, check_scale_is_there, element_strides, mean_of,
+                              output_of, plan_of)
 from froghopper._errors import InvalidType
+from froghopper._scales import Scale, scale_of, types_of
 from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, Ready, address, check, check_held, check_max_logit,
                                      check_place, check_shape, check_side, dense_copy, dense_strides, gate_strides,
                                      kind, longest, must_copy, name_of, name_of_o, problem_of, shapes_of, slopes_of,
@@ -111,7 +112,7 @@ def check_scaled(inputs: Inputs, scales: tuple[Tensor | None, ...], options: Opt
             if scale.dtype != torch.float32:
                 raise InvalidType(f"{name} must be float32, but is {name_of(scale.dtype)}. Use {name}.float().")
         lie.append(scale_of(name, () if scale is None else scale.shape, () if scale is None else scale.stride(), batch,
-                            rows, x.shape[-2], dim))
+                            rows, x.shape[-2], dim, () if x is q else x.shape[:-1]))
     means = []
     for name, mean, x in zip(("mean_k", "mean_v"), scales[3:], (k, v)):
         if mean is not None:
@@ -120,6 +121,5 @@ def check_scaled(inputs: Inputs, scales: tuple[Tensor | None, ...], options: Opt
                 raise InvalidType(f"{name} must be float32, but is {name_of(mean.dtype)}. Use {name}.float().")
         means.append((0, 0, 0) if mean is None else
                      mean_of(name, mean.shape, mean.stride(), batch, x.shape[-2], x.shape[-1]))
-    scale_rows = SCALE_ROWS if any(x.blocked for x in lie) else 0
-    return (BY_NAME[of_o], Types(names[1], of_o, scale_rows, lie[2].columns, check_means(*scales[3:])),
+    return (BY_NAME[of_o], types_of(names[1], of_o, lie, check_means(*scales[3:])),
             [*(x.strides for x in lie), *means])

@@ -132,7 +132,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     max_sms        SMs or threads it may use; 0 for all
     scale_*        q, k and v may be float8_e4m3fn or float8_e5m2, or k and v beside q in float16 or bfloat16: what
                    their numbers are multiplied by: a number, or float32 [] for one; [batch, heads]; [batch, blocks,
-                   heads, 1] for blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim]. No
+                   heads, 1] for blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim];
+                   scale_k and scale_v for each row, shaped as k without its columns (on a GPU beside 16-bit q). No
                    gradients
     out_dtype      beside 8-bit k and v: the type of o; None for that of q, or bfloat16 beside 8-bit q
     mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, what every row of a sequence has beside its stored

@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from froghopper import _c
+from froghopper import _scales as scales
 from froghopper import _torch_calls as calls
 from froghopper import _torch_ops as ops
 from froghopper import _torch_traced as traced
-from froghopper._call import (SCALE_ROWS, Call, Paged, Scale, Strides, Types, cached, check_align, check_means,
+from froghopper._call import (Call, Paged, Strides, Types, cached, check_align, check_means,
                               check_rank, check_scale_is_there, describe_paged, element_strides, flag, mean_of,
-                              number, output_of, plan_of, scale_of, slope_strides)
+                              number, output_of, plan_of, slope_strides)
 from froghopper._axes import check_pool
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._lse import lse_by_row_of
@@ -299,9 +300,9 @@ def lengths_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options) 
 def types_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options,
              paged: Paged) -> tuple[torch.dtype, Types | None, list[Strides]]:
     """The type of o, what 8-bit types put into the problem, how scales and means lie."""
-    scales, means = given[6:9], given[9:11]
+    given_scales, means = given[6:9], given[9:11]
     if k.dtype not in FLOAT8:
-        check_not_8_bit(name_of(k.dtype), dict(zip((*ops.SCALES, "out_dtype"), (*scales, *means, options.out_dtype))))
+        check_not_8_bit(name_of(k.dtype), dict(zip((*ops.SCALES, "out_dtype"), (*given[6:11], options.out_dtype))))
         for name, x in (("k", k), ("v", v)):
             if x.dtype != q.dtype:
                 raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. "
@@ -310,8 +311,8 @@ def types_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options,
     names = [name_of(x.dtype) for x in (q, k, v)]
     of_o = output_of(names[0], names[1], names[2], None if options.out_dtype is None else name_of(options.out_dtype),
                      list(DTYPES.values()))
-    lie: list[Scale] = []
-    for name, scale, x, rows, dim in zip(("scale_q", "scale_k", "scale_v"), scales, (q, k, v),
+    lie: list[scales.Scale] = []
+    for name, scale, x, rows, dim in zip(("scale_q", "scale_k", "scale_v"), given_scales, (q, k, v),
                                          (paged.max_seqlen_q, paged.max_seqlen_kv, paged.max_seqlen_kv),
                                          (0, 0, v.shape[-1])):
         check_scale_is_there(name, scale, name[-1], name_of(x.dtype))
@@ -319,13 +320,12 @@ def types_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options,
             check_place(name, scale, q)
             if scale.dtype != torch.float32:
                 raise InvalidType(f"{name} must be float32, but is {name_of(scale.dtype)}. Use {name}.float().")
-        lie.append(scale_of(name, () if scale is None else scale.shape, () if scale is None else scale.stride(),
-                            paged.batch, rows, x.shape[-2], dim))
+        lie.append(scales.scale_of(name, () if scale is None else scale.shape, () if scale is None else scale.stride(),
+                            paged.batch, rows, x.shape[-2], dim, () if x is q else x.shape[:-1]))
     of_means = [(0, 0, 0) if mean is None else mean_of(name, mean.shape, mean.stride(), paged.batch, x.shape[-2],
                                                        x.shape[-1])
                 for name, mean, x in zip(("mean_k", "mean_v"), means, (k, v))]
-    scale_rows = SCALE_ROWS if any(x.blocked for x in lie) else 0
-    return (BY_NAME[of_o], Types(names[1], of_o, scale_rows, lie[2].columns, check_means(*means)),
+    return (BY_NAME[of_o], scales.types_of(names[1], of_o, lie, check_means(*means)),
             [*(x.strides for x in lie), *of_means])
 
 

@@ -24,12 +24,14 @@ def scales(kind, seed=9):
     """(the arguments, what each of the numbers of q, k and v is multiplied by)"""
     made, wide = {}, []
     for at, (name, (batch, rows, heads, dim)) in enumerate(SHAPES.items()):
-        shape = {"one": (), "heads": (batch, heads), "blocks": (batch, -(-rows // 128), heads, 1)}[kind.split()[0]]
+        shape = {"one": (), "heads": (batch, heads), "blocks": (batch, -(-rows // 128), heads, 1),
+                 "rows": () if name == "q" else (batch, rows, heads)}[kind.split()[0]]
         if name == "v" and kind.endswith("columns"): shape = (batch, 1, heads, dim)
         scale = np.exp2(np.random.default_rng(seed + at).uniform(-1, 1, shape)).astype(np.float32)
         made["scale_" + name] = scale
         if scale.ndim == 2: scale = scale[:, None, :, None]
-        if scale.ndim == 4 and scale.shape[1] > 1: scale = np.repeat(scale, 128, 1)[:, :rows]
+        if scale.ndim == 3: scale = scale[..., None]
+        if scale.ndim == 4 and 1 < scale.shape[1] < rows: scale = np.repeat(scale, 128, 1)[:, :rows]
         wide.append(np.broadcast_to(scale, (batch, rows, heads, dim)))
     return made, wide
 
@@ -39,7 +41,7 @@ def close(found, wanted):
     np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (found, wanted)), rtol=2**-7, atol=6e-3)
 
 
-KINDS = ["one", "heads", "blocks", "one columns", "blocks columns"]
+KINDS = ["one", "heads", "blocks", "one columns", "blocks columns", "rows"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -66,6 +68,19 @@ def test_numpy_takes_16_bit_q_and_out():
     wide = [x.astype(np.float32) * f for x, f in zip((k, v), factors[1:])]
     wanted = froghopper.attention(q.astype(np.float32), *wide)
     close(out, wanted)
+
+
+def test_scales_of_packed_rows():
+    q, k, v = (x.reshape(-1, *x.shape[2:]) for x in stored("float8_e4m3fn"))
+    rows = np.array([0, 150, 400], np.int32), np.array([0, 250, 600], np.int32)
+    given, factors = scales("rows")
+    wide = [x.astype(np.float32) * f.reshape(x.shape) for x, f in zip((q, k, v), factors)]
+    given |= {name: given[name].reshape(-1, HEADS_KV) for name in ("scale_k", "scale_v")}
+    lengths = dict(cu_seqlens_q=rows[0], cu_seqlens_kv=rows[1])
+    close(froghopper.attention(q, k, v, out_dtype=np.float32, **lengths, **given),
+          froghopper.attention(*wide, **lengths))
+    with pytest.raises(froghopper.InvalidProblem, match="scale_k and scale_v must be alike"):
+        froghopper.attention(q, k, v, **lengths, **(given | {"scale_v": 1}))
 
 
 def test_numpy_counts_blocks_in_each_packed_sequence():

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from froghopper.torch import attention, paged_attention
+from froghopper.torch import append_kv, attention, paged_attention
 
 
 def why_no_gpu():
@@ -102,6 +102,34 @@ def test_8_bit_cache(of_q, device):
     wanted = attention(q, cache.k, cache.v, seqused_kv=cache.used, **scales)
     torch.testing.assert_close(found, wanted, atol=0.03, rtol=0.03)
     assert found.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("page", [1, 16, 64])
+@pytest.mark.parametrize("dim", [64, 512])
+def test_scales_of_rows_as_append_writes_them(dim, page, device):
+    """What append_kv has quantised, times its scales, in fp32. Scales of rows that do not count are NaN."""
+    cache = Cache(page, device, dim=dim)
+    pages = cache.pool_k.shape[0]
+    pool = [torch.full((pages, page, 2, dim), -1, dtype=torch.uint8, device=device).view(torch.float8_e4m3fn)
+            for _ in range(2)]
+    scales = [torch.full((pages, page, 2), torch.nan, device=device) for _ in range(2)]
+    slots = torch.tensor([int(cache.table[b, row // page]) * page + row % page
+                          for b, used in enumerate(USED) for row in range(used)], device=device)
+    new = [torch.cat([x[b, :used] for b, used in enumerate(USED)]) for x in (cache.k, cache.v)]
+    append_kv(*new, *pool, slot_mapping=slots, scale_k=scales[0], scale_v=scales[1])
+    dense = []
+    for x, scale in zip(pool, scales):
+        rows = (x.float() * scale[..., None]).flatten(0, 1)[slots].cpu().split(USED)
+        dense.append(torch.stack([torch.cat([its, its.new_zeros(ROWS - len(its), 2, dim)]) for its in rows]))
+    for count in (1, 70):
+        q = torch.randn(len(USED), count, 4, dim, device=device).bfloat16()
+        found, lse = paged_attention(q, *pool, cache.table, seqused_kv=cache.used, causal=True, return_lse=True,
+                                     scale_k=scales[0], scale_v=scales[1])
+        wanted, wanted_lse = attention(q.float().cpu(), *dense, seqused_kv=cache.used.cpu(), causal=True,
+                                       return_lse=True)
+        torch.testing.assert_close(found.float().cpu(), wanted, atol=0.02, rtol=0.02)
+        torch.testing.assert_close(lse.cpu(), wanted_lse, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "a GPU")

@@ -63,6 +63,15 @@ struct Block {
     return false;
   }
 
+  // Which of the keys from `first` on each lane attends to.
+  const LaneMaskRange& mask_range(int64_t first, int keys, LaneMaskRange& to) const {
+    for (int i = 0; i < width; ++i) {
+      to.begin[i] = static_cast<int32_t>(std::clamp<int64_t>(lane(i).begin - first, 0, keys));
+      to.end[i] = static_cast<int32_t>(std::clamp<int64_t>(lane(i).end - first, 0, keys));
+    }
+    return to;
+  }
+
   // The slopes and diagonals for the keys from `first` on.
   const LaneSlopes& slopes(int64_t first, LaneSlopes& to) const {
     for (int i = 0; i < width; ++i)

@@ -74,8 +74,11 @@ class Forward {
     OfHead of_heads[heads_most];
     for (int64_t h = 0; h < item.heads; ++h) {
       const int64_t head = item.head_kv + h;
-      of_heads[h] = {.scales_k = {p_, has_keys ? views_.scale_k : View{}, s.index, head},
-                     .scales_v = {p_, has_keys ? views_.scale_v : View{}, s.index, head},
+      const auto scales = [&](View Views::*of) {
+        return has_keys ? scales_of_kv(p_, views_, of, rows, s.index, head) : Scales();
+      };
+      of_heads[h] = {.scales_k = scales(&Views::scale_k),
+                     .scales_v = scales(&Views::scale_v),
                      .mean_k = mean_of(views_.mean_k, s, head),
                      .mean_v = mean_of(views_.mean_v, s, head)};
       for (int64_t i = 0; i < item.count; ++i)

@@ -255,18 +255,19 @@ class Attention {
     if (b.descales) descale(s_, keys, b.width, tile_.scales_k() + at, b.scales_q, b.mean_scores);
     LaneMaskRange ranges;
     const LaneMaskRange* mask = nullptr;
-    if (first < b.all_begin || first + keys > b.all_end) mask = &mask_range_of(b, first, keys, ranges);
+    if (first < b.all_begin || first + keys > b.all_end) mask = &b.mask_range(first, keys, ranges);
     LaneSlopes lanes;
     const LaneSlopes* const slopes = w_.alibi ? &b.slopes(first, lanes) : nullptr;
     // 0 x inf and 0 x NaN are NaN: v is multiplied lane by lane then, with weights in floats.
-    const bool guarded = mask && !tile_.v_is_finite(), scaled = w_.of_heads[b.head].scales_v.by_rows();
+    const Scales& scales = w_.of_heads[b.head].scales_v;
+    const bool guarded = mask && !tile_.v_is_finite(), scaled = scales.by_rows(), by_token = scales.by_token();
     softmax<Gemm::rounds_by_instruction>(s_, keys, b.width, b.scale / b.state.score_unit, w_.softcap, mask, slopes,
-                                         b.state, rounded(guarded));
-    if (scaled && (guarded || in_floats)) scale_rows(s_, keys, b.width, tile_.scales_v() + at);
+                                         b.state, rounded(guarded || by_token));
+    if (scaled && (guarded || in_floats || by_token)) scale_rows(s_, keys, b.width, tile_.scales_v() + at);
     if (guarded) {
       output_guarded(b, tile_.v_floats() + at * w_.dim_v, keys, *mask);
     } else if (scaled && !in_floats) {
-      output_by_scales(b, at, keys);
+      if constexpr (!in_floats) output_by_scales(b, at, keys);
     } else {
       output(b, at, keys, weights_, b.o, b.fresh ? nullptr : b.state.rescale, !b.fresh);
     }
@@ -298,14 +299,6 @@ class Attention {
     b.fresh = false;
   }
 
-  static const LaneMaskRange& mask_range_of(const Block& b, int64_t first, int keys, LaneMaskRange& mask) {
-    for (int i = 0; i < b.width; ++i) {
-      mask.begin[i] = static_cast<int32_t>(std::clamp<int64_t>(b.lane(i).begin - first, 0, keys));
-      mask.end[i] = static_cast<int32_t>(std::clamp<int64_t>(b.lane(i).end - first, 0, keys));
-    }
-    return mask;
-  }
-
   void score(const Block& b, int first, int keys) {
     Gemm::product({.a = tile_.k() + first * tile_.k_row(),
                    .a_row = static_cast<size_t>(tile_.k_row()),
@@ -327,15 +320,18 @@ class Attention {
   }
 
   // Weights in bf16 have too few digits for a scale, so each block of rows with one scale has a product of its own.
+  // Where each row has its own, weights have it before they are rounded.
   void output_by_scales(const Block& b, int first, int keys) {
     const Scales& scales = w_.of_heads[b.head].scales_v;
+    const float of_all = scales.by_token() ? round_scaled(s_, keys, b.width, tile_.scales_v() + first, weights_) : 0;
     bool adds = !b.fresh;
     const float* rescale = adds ? b.state.rescale : nullptr;
     for (int at = first, end; at < first + keys; at = end) {
       const int64_t beyond = scales.end_of_block(tile_.first_key() + at) - tile_.first_key();
-      end = static_cast<int>(std::min<int64_t>(beyond, first + keys));
+      end = of_all > 0 ? first + keys : static_cast<int>(std::min<int64_t>(beyond, first + keys));
       output(b, at, end - at, weights_ + (at - first) / per_element * b.width, s_, nullptr, /*adds=*/false);
-      add_scaled(s_, tile_.scales_v()[at], w_.dim_v, b.width, adds, std::exchange(rescale, nullptr), b.o);
+      add_scaled(s_, of_all > 0 ? of_all : tile_.scales_v()[at], w_.dim_v, b.width, adds,
+                 std::exchange(rescale, nullptr), b.o);
       adds = true;
     }
   }

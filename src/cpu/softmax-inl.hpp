@@ -117,6 +117,15 @@ inline void multiply(float* s, int count, float factor) {
   for (int i = 0; i < count; i += vector_lanes) hn::Store(hn::Mul(hn::Load(d, s + i), hn::Set(d, factor)), d, s + i);
 }
 
+// rows [count][width] holds weights times the scale of their key. They are rounded as parts of the largest scale, which
+// is returned: where all scales are equal, a weight of 1 is not rounded.
+inline float round_scaled(float* rows, int count, int width, const float* scales, Pair* to) {
+  const float largest = *std::max_element(scales, scales + count);
+  multiply(rows, count * width, 1 / largest);
+  round_rows_across(rows, count, width, to);
+  return largest;
+}
+
 // s [count], q.k on entry: softcap tanh(scale q.k / softcap) on exit.
 inline void cap(float* s, int count, float scale, float softcap) {
   const Floats d;

@@ -82,9 +82,11 @@ struct Head {
         index_kv(head / (p.heads_q / p.heads_kv)),
         q(read<Real>(views.q, {views.q, s.of_q(), {}, s.index}, s.rows_q, head, {p, views.scale_q, s.index, head})),
         k(read<Real>(views.k, k_rows(views, s.of_kv(), s.index), s.rows_kv, index_kv,
-                     {p, views.scale_k, s.index, index_kv}, mean_of(views.mean_k, s, index_kv))),
+                     scales_of_kv(p, views, &Views::scale_k, s.of_kv(), s.index, index_kv),
+                     mean_of(views.mean_k, s, index_kv))),
         v(read<Real>(views.v, v_rows(views, s.of_kv(), s.index), s.rows_kv, index_kv,
-                     {p, views.scale_v, s.index, index_kv}, mean_of(views.mean_v, s, index_kv))),
+                     scales_of_kv(p, views, &Views::scale_v, s.of_kv(), s.index, index_kv),
+                     mean_of(views.mean_v, s, index_kv))),
         k_columns(transposed(k)),
         slope(p.alibi ? within_steepest(views.alibi_slopes.as<float>()[views.alibi_slopes.at(s.index, 0, head)]) : 0),
         diagonal(p.diagonal(s.rows_q, s.rows_kv)) {}

@@ -60,6 +60,11 @@ Result<void> check_limits(const Problem& p) {
     return unsupported(
         "invariant is set beside accumulate, attention_chunk or alibi; the Hopper kernels have it without them. Set "
         "invariant to 0, or use target \"cpu\".");
+  if (p.scale_tokens && is_8_bit(p.dtype))
+    return unsupported(text(
+        "scale_tokens is set and dtype is {}; the Hopper kernels have it beside q in f16 and bf16. Convert q, or "
+        "use target \"cpu\".",
+        name_of(p.dtype)));
   if (p.softcap > softcap_max)
     return unsupported(
         text("softcap is {}; the Hopper kernels take up to {}, beyond which scores are not exact enough. Use 0 for "

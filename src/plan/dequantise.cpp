@@ -16,7 +16,8 @@ double dequantised_bytes(const Problem& p, bool blocks) {
 
 // The keys of a tile share a scale.
 Tiles within_blocks(Tiles tiles) {
-  const int keys = tiles.kv >= scale_block ? scale_block : scale_block / 2;
+  int keys = scale_block;
+  while (keys > tiles.kv) keys /= 2;
   return {.q = tiles.q, .kv = keys, .stages = tiles.stages * tiles.kv / keys};
 }
 

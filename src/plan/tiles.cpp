@@ -15,7 +15,7 @@ namespace {
 
 // Columns of Q and K, columns of V and O. Multiples of 32, because O leaves the registers 32 columns at a time. More
 // pairs would only be more code: a narrower tensor loads as zeros beyond its columns and costs the tile's products.
-// Above 256, which 16-bit types have alone, the first that holds a problem's columns is also the one that multiplies
+// Above 256, which 8-bit q does not have, the first that holds a problem's columns is also the one that multiplies
 // fewest of them, except for some whose dim_v is above 256 and dim_qk far below.
 constexpr std::array<Dims, 11> kernel_dims = {{{64, 64},
                                                {96, 96},
@@ -100,9 +100,17 @@ Tiles fp8_tiles(const Problem& p, Dims dims, const Device& device) {
 Tiles dequantising_tiles(const Problem& p, Dims dims, const Device& device) {
   const auto of = [&](Tiles few_rows, Tiles many) { return of_two(p, dims, device, few_rows, many, many); };
   const Tiles rows_128 = few_rows_tiles(p, dims);
+  if (p.scale_tokens) return rows_128;
   if (dims.qk == 64) return of(rows_128, four_m_tiles_fit(p) ? four_m_tiles : Tiles{192, 64, 5});
   if (dims.qk <= 128) return of(rows_128, {192, 64, 3});
   return rows_128;
+}
+
+// 8-bit k and v: 64 query rows or 128 as in 16 bits, where Q of so many has room beside what is dequantised; 32 keys
+// are within a block of scales, and leave room for more stored tiles than 48 or 64.
+Tiles dequantising_tiles_above_256(Dims dims) {
+  const int rows = dims.v > 256 || dims.qk > 384 ? m_tile_rows : 2 * m_tile_rows;
+  return {rows, scale_block / 4, 2};
 }
 
 // Shared memory bounds these: two stages of K and V beside Q. docs/3-forward.md, "Head dims above 256".
@@ -185,7 +193,12 @@ KvIn kv_in(const Problem& p, const Tiles& tiles) {
 }
 
 FwdKv kv_of(const Problem& p) {
-  return {.dtype = p.dtype_kv, .dequantised = false, .blocks = false, .smooth = p.smooth, .in = KvIn::rows};
+  return {.dtype = p.dtype_kv,
+          .dequantised = false,
+          .blocks = false,
+          .smooth = p.smooth,
+          .in = KvIn::rows,
+          .token_scales = p.scale_tokens};
 }
 
 FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
@@ -205,6 +218,8 @@ FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
 }
 
 Tiles few_rows_tiles(const Problem& p, Dims dims) {
+  if (is_8_bit(p.dtype_kv) && above_256(dims)) return dequantising_tiles_above_256(dims);
+  if (p.scale_tokens) return dims.qk > 192 ? Tiles{128, 32, 3} : Tiles{128, 64, dims.v <= 128 ? 3 : 2};
   if (is_8_bit(p.dtype_kv)) {  // stored tiles take a stage
     if (dims.qk == 64) return {128, 128, 3};
     if (dims.qk <= 128) return {128, 128, 2};

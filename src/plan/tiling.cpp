@@ -33,8 +33,9 @@ bool pays_to_pack(const Problem& p, PackParams pack) {
 
 // Beside 8-bit k and v what is on its way from memory are stored tiles, so two stages of dequantised ones are enough.
 // Measured: docs/experiments/0031.
-Tiles packed_dequantising_tiles(Dims dims) {
-  if (dims.qk == 64 || dims.qk > 128) return {m_tile_rows, 64, 2};
+Tiles packed_dequantising_tiles(Dims dims, bool token_scales) {
+  if (above_256(dims)) return {m_tile_rows, scale_block / 4, 2};
+  if (dims.qk == 64 || dims.qk > 128 || token_scales) return {m_tile_rows, 64, 2};
   return {m_tile_rows, 128, 2};
 }
 
@@ -42,7 +43,7 @@ Tiles packed_dequantising_tiles(Dims dims) {
 // docs/experiments/0031.
 Tiles packed_tiles(const Problem& p, Dims dims, bool exact) {
   if (kv_path(p.dtype, kv_of(p), /*pack_gqa=*/true) == KvPath::dequantises_on_load)
-    return packed_dequantising_tiles(dims);
+    return packed_dequantising_tiles(dims, p.scale_tokens);
   if (dims.qk == 64 && exact) return {m_tile_rows, batch_invariant_tile_kv, 5};
   if (dims.qk == 64) return {m_tile_rows, 128, 4};
   if (dims.qk <= 128) return {m_tile_rows, 64, 3};

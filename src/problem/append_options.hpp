@@ -86,11 +86,13 @@ inline constexpr std::array append_options{
            .sentence = "the type of norm_q and norm_k"},
     Option{.name = "scale_tokens",
            .field = Place{&fh_problem::scale_tokens, &Problem::scale_tokens},
-           .ops = of_append,
+           .ops = of_forward | of_append,
+           .of_8_bits = true,
            .word = "tokenscales",
-           .elsewhere = no_new_rows,
+           .elsewhere = "what is quantised has scales of sequences, or of 128 rows. Set scale_rows, or this to 0.",
+           .not_computed = of_quantise,
            .support = "a scale for each row and head (scale_tokens)",
-           .sentence = "each row of an 8-bit cache gets scales of its own, which are written"},
+           .sentence = "each row of an 8-bit cache has scales of its own, which append writes"},
 };
 
 }  // namespace froghopper

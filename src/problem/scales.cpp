@@ -9,6 +9,10 @@ namespace {
 
 using RowsOf = Rows (*)(const Problem&, const Views&, int64_t sequence);
 
+constexpr const char* rule_of_scales =
+    "a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126). Use 1 for numbers that stand for themselves.";
+bool is_scale(float x) { return x >= 0x1p-126f && x <= 0x1p126f; }  // so that one over it is such a number too
+
 std::string wrong_scale(const Problem& p, const Views& views, const char* name, const View& scales, RowsOf rows_of) {
   if (scales.empty()) return {};  // also where there may be any number of sequences
   for (int64_t b = 0; b < scales.batch; ++b) {
@@ -17,11 +21,8 @@ std::string wrong_scale(const Problem& p, const Views& views, const char* name, 
       for (int64_t head = 0; head < scales.heads; ++head) {
         for (int64_t column = 0; column < scales.dim; ++column) {
           const float scale = scales.as<float>()[scales.at(b, block, head) + column];
-          if (!(scale >= 0x1p-126f && scale <= 0x1p126f))  // so that one over it is such a number too
-            return text(
-                "{}[{}, {}, {}, {}] is {}; a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126). Use 1 "
-                "for numbers that stand for themselves.",
-                name, b, block, head, column, scale);
+          if (!is_scale(scale))
+            return text("{}[{}, {}, {}, {}] is {}; {}", name, b, block, head, column, scale, rule_of_scales);
         }
       }
     }
@@ -29,17 +30,44 @@ std::string wrong_scale(const Problem& p, const Views& views, const char* name, 
   return {};
 }
 
+// The same where each row of k and v has its own.
+std::string wrong_scale_of_token(const Problem& p, const Views& views, const char* name, View Views::*of) {
+  const View &scales = views.*of, &table = views.block_table;
+  if (scales.empty()) return {};
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const Rows rows = rows_kv(p, views, b);
+    for (int64_t i = 0; i < rows.used; ++i) {
+      const int64_t batch = p.paged() ? table.as<int32_t>()[table.at(b, i / p.page_size, 0)] : rows.batch,
+                    row = p.paged() ? i % p.page_size : rows.first + i;
+      for (int64_t head = 0; head < scales.heads; ++head)
+        if (const float scale = scales.as<float>()[scales.at(batch, row, head)]; !is_scale(scale))
+          return text("{}[{}, {}, {}, 0] is {}; {}", name, batch, row, head, scale, rule_of_scales);
+    }
+  }
+  return {};
+}
+
 }  // namespace
+
+Scales scales_of_kv(const Problem& p, const Views& views, View Views::*of, const Rows& rows, int64_t sequence,
+                    int64_t head) {
+  const View& scales = views.*of;
+  if (p.scale_tokens && scales.data) return {scales, {scales, rows, views.block_table, sequence}, head};
+  return {p, scales, sequence, head};
+}
 
 Result<void> check_scales(const Problem& p, const Views& views) {
   const struct {
     const char* name;
-    const View& view;
+    View Views::*view;
     RowsOf rows;
-  } all[] = {
-      {"scale_q", views.scale_q, rows_q}, {"scale_k", views.scale_k, rows_kv}, {"scale_v", views.scale_v, rows_kv}};
+  } all[] = {{"scale_q", &Views::scale_q, rows_q},
+             {"scale_k", &Views::scale_k, rows_kv},
+             {"scale_v", &Views::scale_v, rows_kv}};
   for (const auto& scales : all) {
-    std::string wrong = wrong_scale(p, views, scales.name, scales.view, scales.rows);
+    const bool of_tokens = p.scale_tokens && scales.view != &Views::scale_q;
+    std::string wrong = of_tokens ? wrong_scale_of_token(p, views, scales.name, scales.view)
+                                  : wrong_scale(p, views, scales.name, views.*scales.view, scales.rows);
     if (!wrong.empty()) return Failure{FH_INVALID_TENSOR, std::move(wrong)};
   }
   return {};

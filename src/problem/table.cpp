@@ -64,8 +64,8 @@ Shape rows_of_new_kv(const Problem& p, int64_t dim) {
   return {p.batches(), p.extent_q(), p.heads_kv, dim, element_of(p.dtype)};
 }
 Shape scales_of_kv(const Problem& p, const Shape& of_others) {
-  if (!p.appends()) return of_others;
   if (p.scale_tokens) return rows_of_kv(p, 1, Element::f32);
+  if (!p.appends()) return of_others;
   return {1, 1, p.heads_kv, 1, Element::f32};
 }
 Shape rotary(const Problem& p) { return {1, p.rotary_rows, 1, p.rotary_dim / 2, element_of(p.dtype_rotary)}; }

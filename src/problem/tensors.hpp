@@ -182,6 +182,9 @@ KvRows v_rows(const Views&, const Rows&, int64_t sequence);
 class Scales {
  public:
   Scales() = default;
+  // Each row has its own, where `rows` says.
+  Scales(const View& scales, const KvRows& rows, int64_t head)
+      : first_(scales.as<float>()), rows_(1), tokens_(rows), head_(head), by_token_(true) {}
   // scales: empty where the numbers are not 8-bit; then all are 1.
   Scales(const Problem& p, const View& scales, int64_t sequence, int64_t head)
       : first_(scales.data ? scales.as<float>() + scales.at(sequence, 0, head) : nullptr),
@@ -190,8 +193,11 @@ class Scales {
         columns_(scales.dim > 1) {}
   explicit operator bool() const { return first_ != nullptr; }
   bool by_column() const { return columns_; }
-  bool by_rows() const { return rows_ > 0; }  // blocks of rows have their own
-  const float* of_row(int64_t row) const { return first_ + (rows_ > 0 ? row / rows_ * step_ : 0); }
+  bool by_rows() const { return rows_ > 0; }   // blocks of rows have their own
+  bool by_token() const { return by_token_; }  // blocks of a single row
+  const float* of_row(int64_t row) const {
+    return first_ + (by_token_ ? tokens_.at(row, head_) : rows_ > 0 ? row / rows_ * step_ : 0);
+  }
   float at(int64_t row, int64_t column) const { return first_ ? of_row(row)[columns_ ? column : 0] : 1; }
   int64_t end_of_block(int64_t row) const { return (row / rows_ + 1) * rows_; }  // by_rows() alone
   // Of `count` rows from `first` on; not by column.
@@ -207,7 +213,11 @@ class Scales {
   const float* first_ = nullptr;
   int64_t rows_ = 0, step_ = 0;
   bool columns_ = false;
+  KvRows tokens_;
+  int64_t head_ = 0;
+  bool by_token_ = false;
 };
+Scales scales_of_kv(const Problem&, const Views&, View Views::*scales, const Rows&, int64_t sequence, int64_t head);
 
 // The scales of rows that count are positive and finite; else a Failure that names one which is not.
 Result<void> check_scales(const Problem&, const Views&);

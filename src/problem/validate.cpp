@@ -189,11 +189,13 @@ Finding heads(const fh_problem& p) {
 
 Finding dims(const fh_problem& p) {
   const bool of_8_bits = is_8_bit(Types(p).kv);  // rows of 16 bytes
-  const int64_t step = of_8_bits ? 16 : 8, most = of_8_bits ? 256 : 512;
+  const bool also_q = of_8_bits && (is_8_bit(Types(p).q) || p.op == FH_QUANTISE);
+  const int64_t step = of_8_bits ? 16 : 8, most = also_q ? 256 : 512;
   const auto fits = [&](int64_t dim) { return dim >= step && dim <= most && dim % step == 0; };
   const auto rounded_up = [&](int64_t dim) { return (dim + step - 1) / step * step; };
-  const char* const rule = of_8_bits ? "head dims of 8-bit types are multiples of 16 from 16 to 256"
-                                     : "head dims are multiples of 8 from 8 to 512";
+  const char* const rule = also_q      ? "head dims of 8-bit types are multiples of 16 from 16 to 256"
+                           : of_8_bits ? "head dims of 8-bit k and v are multiples of 16 from 16 to 512"
+                                       : "head dims are multiples of 8 from 8 to 512";
   if (p.dim_qk < 1) return text("dim_qk is {}; {}. Set dim_qk within.", p.dim_qk, rule);
   if (p.dim_qk > most) return not_computed(text("dim_qk is {}; {}. Set dim_qk within.", p.dim_qk, rule));
   if (p.dim_v < 1) return text("dim_v is {}; {}. Use 0 for the same as dim_qk.", p.dim_v, rule);
@@ -235,6 +237,24 @@ Finding factors(const fh_problem& p) {
   return {};
 }
 
+std::string wrong_scales_of_tokens(const fh_problem& p) {
+  if (!p.scale_tokens) return {};
+  if (!is_8_bit(Types(p).kv))
+    return text("scale_tokens is {} and k and v are {}; only 8-bit types have scales. Set it to 0.", p.scale_tokens,
+                name_of(Types(p).kv));
+  if (p.scale_rows != 0)
+    return text(
+        "scale_tokens is {} and scale_rows is {}; a row has its own scale or shares one. Set one of them to 0.",
+        p.scale_tokens, p.scale_rows);
+  if (p.scale_v_columns)
+    return text(
+        "scale_tokens is {} and scale_v_columns is {}; v has a scale for each row or for each column. Set one of "
+        "them "
+        "to 0.",
+        p.scale_tokens, p.scale_v_columns);
+  return {};
+}
+
 Finding scales(const fh_problem& p) {
   const bool of_8_bits = is_8_bit(Types(p).kv);
   if (!of_8_bits && p.scale_rows != 0)
@@ -243,6 +263,12 @@ Finding scales(const fh_problem& p) {
   if (!of_8_bits && p.scale_v_columns)
     return text("scale_v_columns is {} and v is {}; only 8-bit types have scales. Set it to 0.", p.scale_v_columns,
                 name_of(Types(p).kv));
+  if (std::string wrong = wrong_scales_of_tokens(p); !wrong.empty()) return wrong;
+  if (p.scale_tokens && (p.smooth || p.invariant))
+    return not_computed(
+        text("scale_tokens is {} and {}; a scale for each row of k and v is computed without smooth and "
+             "invariant. Set one of them to 0.",
+             p.scale_tokens, p.smooth ? text("smooth is {}", p.smooth) : text("invariant is {}", p.invariant)));
   if (p.smooth && !of_8_bits)
     return text("smooth is {} and k and v are {}; means are taken out before numbers get 8 bits. Set it to 0.",
                 p.smooth, name_of(Types(p).kv));

@@ -48,8 +48,8 @@ class HandMade {
     fill_k(draw);
     fill_v(draw);
     fill_scales(views.scale_q, rows_q, random);
-    fill_scales(views.scale_k, rows_kv, random);
-    fill_scales(views.scale_v, rows_kv, random);
+    for (View* const of_kv : {&views.scale_k, &views.scale_v})
+      problem.scale_tokens ? fill_scales_of_tokens(*of_kv, random) : fill_scales(*of_kv, rows_kv, random);
     if (p.alibi)
       for (int64_t b = 0; b < views.alibi_slopes.batch; ++b)
         for (int64_t head = 0; head < p.heads_q; ++head)
@@ -120,6 +120,16 @@ class HandMade {
             view.as<float>()[view.at(sequence, block, head) + c] = std::exp2(exponent(random));
         }
       }
+    }
+  }
+
+  void fill_scales_of_tokens(View& view, std::mt19937& random) {
+    std::uniform_real_distribution<float> exponent(-1, 1);
+    for (int64_t sequence = 0; sequence < problem.batch; ++sequence) {
+      const Rows rows = rows_kv(problem, views, sequence);
+      for (int64_t i = 0; i < rows.used; ++i)
+        for (int64_t head = 0; head < view.heads; ++head)
+          view.as<float>()[view.at(rows.batch, rows.first + i, head)] = std::exp2(exponent(random));
     }
   }
 
