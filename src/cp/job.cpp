@@ -127,8 +127,12 @@ Result<Job> job_of(const fh_cp_problem& given) {
                    text("rank is {}, but must be 0 to ranks - 1, which is {}.", p.rank, p.ranks - 1));
   if (p.scheme < FH_CP_AUTO || p.scheme > FH_CP_ALL_TO_ALL)
     return refused(FH_INVALID_PROBLEM, text("scheme is {}, but must be an fh_cp_scheme, 0 to 3.", int{p.scheme}));
-  if (p.layout < FH_CP_LAYOUT_AUTO || p.layout > FH_CP_ZIGZAG)
-    return refused(FH_INVALID_PROBLEM, text("layout is {}, but must be an fh_cp_layout, 0 to 2.", int{p.layout}));
+  if (p.layout < FH_CP_LAYOUT_AUTO || p.layout > FH_CP_BY_DOCUMENT)
+    return refused(FH_INVALID_PROBLEM, text("layout is {}, but must be an fh_cp_layout, 0 to 3.", int{p.layout}));
+  if (p.layout == FH_CP_BY_DOCUMENT && p.cu_seqlens == nullptr)
+    return refused(FH_INVALID_PROBLEM,
+                   "layout is FH_CP_BY_DOCUMENT, but cu_seqlens is NULL. Set documents and cu_seqlens, or use "
+                   "FH_CP_ZIGZAG.");
   if (p.transfers != FH_CP_SEND_RECV && p.transfers != FH_CP_PEER_COPIES)
     return refused(
         FH_INVALID_PROBLEM,
@@ -173,6 +177,7 @@ Result<Job> job_of(const fh_cp_problem& given) {
 }
 
 std::vector<Range> ranges_of(const Job& job, int64_t rank) {
+  if (job.by_document()) return ranges_by_document(job, rank);
   const int64_t rows = job.rows();
   const int64_t chunks = job.layout == FH_CP_ZIGZAG ? 2 * job.ranks : job.ranks;
   // Without overflow: rows = whole chunks' rows and a rest that is spread.

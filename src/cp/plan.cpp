@@ -23,14 +23,6 @@ struct Candidate {
   uint64_t bytes;  // of workspace, without what attention itself needs
 };
 
-// Some ranks, which are the same ones whoever asks: all ranks choose alike.
-std::vector<int64_t> looked_at(const Job& job) {
-  std::vector<int64_t> ranks{0};
-  if (job.ranks > 8) return {0, job.ranks / 2, job.ranks - 1};
-  for (int64_t rank = 1; rank < job.ranks; ++rank) ranks.push_back(rank);
-  return ranks;
-}
-
 // Of the slowest of these ranks, and of that which needs most.
 Candidate measure(const Job& job, fh_cp_scheme scheme, bool on_gpu) {
   Candidate c{scheme, 0, 0};
@@ -147,6 +139,13 @@ const char* name_of(fh_cp_scheme scheme) {
     case FH_CP_ALL_TO_ALL: return "all_to_all";
   }
   return "unknown";
+}
+
+std::vector<int64_t> looked_at(const Job& job) {
+  std::vector<int64_t> ranks{0};
+  if (job.ranks > 8) return {0, job.ranks / 2, job.ranks - 1};
+  for (int64_t rank = 1; rank < job.ranks; ++rank) ranks.push_back(rank);
+  return ranks;
 }
 
 Result<std::unique_ptr<fh_cp_plan>> make_plan(const fh_cp_problem& problem, const char* target) {

@@ -67,9 +67,9 @@ void Ring::make_slots() {
 void Ring::fetch(int64_t step) {
   Exchange group{"k, v", {}, {}};
   const int64_t owner = b_.peer(-step), reader = b_.peer(step);
-  const std::vector<Range> seen = seen_of(owner);
-  b_.move_keys(group.recvs, owner, arrived_[step % 2], seen, seen, b_.element);
-  b_.move_keys(group.sends, reader, b_.own_keys(), b_.shard, seen_by(reader), b_.element);
+  const std::vector<Range> seen = seen_of(owner), read = seen_by(reader);
+  b_.move_keys(group.recvs, owner, arrived_[step % 2], seen, ranges_of(b_.job, owner), seen, b_.element);
+  b_.move_keys(group.sends, reader, b_.own_keys(), b_.shard, read, read, b_.element);
   b_.exchange(std::move(group));
 }
 
@@ -87,8 +87,8 @@ void Ring::send_gradients(int64_t step) {
   Exchange group{"dk, dv", {}, {}};
   const int64_t owner = b_.peer(-step), reader = b_.peer(step);
   const std::vector<Range> seen = seen_of(owner), read = seen_by(reader);
-  b_.move_keys(group.sends, owner, partial_[step % 2], seen, seen, 4);
-  b_.move_keys(group.recvs, reader, from_peer_[step % 2], read, read, 4);
+  b_.move_keys(group.sends, owner, partial_[step % 2], seen, seen, seen, 4);
+  b_.move_keys(group.recvs, reader, from_peer_[step % 2], read, read, read, 4);
   b_.exchange(std::move(group));
 }
 

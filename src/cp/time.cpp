@@ -54,7 +54,7 @@ struct Alone {
     const bool backward = p.op == FH_BACKWARD;
     const double flops = flops_of(p, s.pairs);
     // With accumulate a call reads and writes o, or dq, in f32.
-    const double rows = static_cast<double>(p.varlen ? p.total_q : p.batch * p.seq_q);
+    const double rows = static_cast<double>(s.rows);
     const double merged =
         p.accumulate ? rows * static_cast<double>(p.heads_q) * static_cast<double>(backward ? p.dim_qk : p.dim_v) * 4
                      : 0;
