@@ -87,8 +87,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
     scheme         how k and v come to the queries. "ring": from rank to rank, a part at a time; "all_gather": all parts
                    at once; "all_to_all": each rank gets all rows of some heads; "auto": what is expected to take least
                    time
-    layout         which rows this rank has: "zigzag", "contiguous", as shard cuts them. None: "contiguous" for
-                   DTensors, else "zigzag"
+    layout         which rows this rank has: "zigzag", "contiguous", "by_document", as shard cuts them. None:
+                   "contiguous" for DTensors, else "zigzag". "by_document" needs cu_seqlens, and divides each document
+                   by itself, so that ranks have equal work under a causal mask
     deterministic  gradients are the same bits in every run, also after torch.use_deterministic_algorithms(True); o
                    always is
     transfers      how bytes move between ranks. "copies": the GPUs of one host copy into each other's memory, beside
@@ -105,7 +106,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
     """
     try:
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
-        if layout is not None: check_layout(layout)
+        if layout is not None: check_layout(layout, cu_seqlens)
         for name, word, known in (("scheme", scheme, get_args(Scheme)),
                                   ("transfers", transfers, get_args(Transfers))):
             if word not in known:
