@@ -195,12 +195,16 @@ TEST(ContextParallelByDocument, many_documents_are_planned_in_a_moment) {
   Documents documents;
   for (int64_t row = 0; row <= 1 << 17; row += 128) documents.push_back(row);
   const auto began = std::chrono::steady_clock::now();
-  for (const fh_cp_scheme scheme : {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL}) {
+  for (const fh_cp_scheme scheme : {FH_CP_AUTO, FH_CP_RING, FH_CP_ALL_GATHER}) {
     fh_cp_problem p = over(whole, documents, 8, 3);
     p.scheme = scheme, p.transfers = FH_CP_PEER_COPIES;
     EXPECT_GT(fh_cp_plan_bytes_in(planned(p, "cpu").get()), 0u);
   }
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
+  fh_cp_problem p = over(whole, documents, 8, 3);
+  p.scheme = FH_CP_ALL_TO_ALL;
+  EXPECT_NE(std::string(fh_cp_explain(&p, "cpu")).find("documents is 1024, and the all-to-all moves each piece"),
+            std::string::npos);
 }
 
 TEST(ContextParallelByDocument, it_needs_documents) {

@@ -3,7 +3,6 @@
 // that go with them, computes as on one rank, and sends every row home. Where there are fewer key heads than ranks,
 // several ranks have the same one, and a row's owner adds their gradients in the order of ranks.
 #include "src/cp/builder.hpp"
-#include "src/cp/ranges.hpp"
 
 namespace froghopper::cp {
 namespace {
@@ -38,8 +37,7 @@ class AllToAll {
   void backward(const std::vector<Place>& in, Place lse, Place grad_lse);
   // The head that a rank's part begins with.
   int64_t head(const Headed& t, int64_t rank) const { return t.heads * rank / ranks_; }
-  // A rank's rows, and where they lie in its tensors.
-  std::vector<Part> shard(int64_t rank) const { return Block(joined(ranges_of(b_.job, rank))).parts; }
+  std::vector<Range> shard(int64_t rank) const { return ranges_of(b_.job, rank); }
   void add_all(std::vector<Step>& steps) {
     for (Step& step : steps) b_.add(std::move(step));
   }
@@ -84,17 +82,17 @@ Place AllToAll::scatter(const Headed& t, Exchange& group) {
     const int64_t to = b_.peer(step), from = b_.peer(-step);
     const Place columns{t.buffer, head(t, to) * t.dim * t.number};
     if (step == 0) {
-      for (const Part& part : shard(b_.rank))
+      for (const Range& range : b_.shard)
         for (int64_t b = 0; b < b_.batch; ++b)
-          b_.add(Copy{whole + (b * b_.job.rows() + part.keys.begin) * t.line(), t.line(),
-                      columns + (b * b_.rows + part.at) * t.all_line(), t.all_line(), t.line(), part.keys.rows()});
+          b_.add(Copy{whole + (b * b_.job.rows() + range.begin) * t.line(), t.line(),
+                      columns + (b * b_.rows + row_in(b_.shard, range.begin)) * t.all_line(), t.all_line(), t.line(),
+                      range.rows()});
       continue;
     }
     const Place packed = b_.workspace(b_.batch * b_.rows * t.line());
     b_.add(Copy{packed, t.line(), columns, t.all_line(), t.line(), b_.batch * b_.rows});
-    for (const Part& part : shard(b_.rank))
-      b_.move_rows(group.sends, to, packed, b_.rows, part.at, part.keys.rows(), t.line());
-    for (const Part& part : shard(from)) b_.move(group.recvs, from, whole, everything_, part.keys, t.line());
+    for (const Range& range : b_.shard) b_.move(group.sends, to, packed, b_.shard, range, t.line());
+    for (const Range& range : shard(from)) b_.move(group.recvs, from, whole, everything_, range, t.line());
   }
   return whole;
 }
@@ -105,8 +103,8 @@ Place AllToAll::scatter_lines(Buffer buffer, Buffer only_with, Exchange& group, 
   const Place whole = b_.workspace(b_.batch * part_q_ * all * 4);
   for (int64_t step = 0; step < ranks_; ++step) {
     const int64_t to = b_.peer(step), from = b_.peer(-step);
-    const std::vector<Part> parts = shard(from);
-    const int64_t rows = rows_of(parts), bytes = part_q_ * b_.rows * 4;
+    const std::vector<Range> ranges = shard(from);
+    const int64_t rows = rows_of(ranges), bytes = part_q_ * b_.rows * 4;
     const Place arrived = b_.workspace(b_.batch * part_q_ * rows * 4);
     for (int64_t b = 0; b < b_.batch; ++b) {
       const Place heads{buffer, (b * b_.heads_q + to * part_q_) * b_.rows * 4};
@@ -117,9 +115,9 @@ Place AllToAll::scatter_lines(Buffer buffer, Buffer only_with, Exchange& group, 
       if (bytes > 0) group.sends.push_back({to, heads, bytes, only_with});
       if (rows > 0) group.recvs.push_back({from, arrived + b * part_q_ * rows * 4, part_q_ * rows * 4, only_with});
     }
-    for (const Part& part : parts)
-      after.push_back(Copy{whole + part.keys.begin * 4, all * 4, arrived + part.at * 4, rows * 4,
-                           part.keys.rows() * 4, b_.batch * part_q_, only_with});
+    for (const Range& range : ranges)
+      after.push_back(Copy{whole + range.begin * 4, all * 4, arrived + row_in(ranges, range.begin) * 4, rows * 4,
+                           range.rows() * 4, b_.batch * part_q_, only_with});
   }
   return whole;
 }
@@ -133,17 +131,16 @@ void AllToAll::gather(const Headed& t, Place from, Exchange& group, std::vector<
     const int64_t to = b_.peer(step), peer = b_.peer(-step);
     const Place columns = home + head(t, peer) * t.dim * t.number;
     if (step == 0) {
-      for (const Part& part : shard(b_.rank))
+      for (const Range& range : b_.shard)
         for (int64_t b = 0; b < b_.batch; ++b)
-          after.push_back(Copy{columns + (b * b_.rows + part.at) * t.all_line(), t.all_line(),
-                               from + (b * b_.job.rows() + part.keys.begin) * t.line(), t.line(), t.line(),
-                               part.keys.rows()});
+          after.push_back(Copy{columns + (b * b_.rows + row_in(b_.shard, range.begin)) * t.all_line(), t.all_line(),
+                               from + (b * b_.job.rows() + range.begin) * t.line(), t.line(), t.line(),
+                               range.rows()});
       continue;
     }
-    for (const Part& part : shard(to)) b_.move(group.sends, to, from, everything_, part.keys, t.line());
+    for (const Range& range : shard(to)) b_.move(group.sends, to, from, everything_, range, t.line());
     const Place arrived = b_.workspace(b_.batch * b_.rows * t.line());
-    for (const Part& part : shard(b_.rank))
-      b_.move_rows(group.recvs, peer, arrived, b_.rows, part.at, part.keys.rows(), t.line());
+    for (const Range& range : b_.shard) b_.move(group.recvs, peer, arrived, b_.shard, range, t.line());
     after.push_back(Copy{columns, t.all_line(), arrived, t.line(), t.line(), b_.batch * b_.rows});
   }
   if (rounds) after.push_back(Convert{{t.buffer, 0}, home, count});
@@ -154,11 +151,12 @@ void AllToAll::gather_lse(Place from, Exchange& group, std::vector<Step>& after)
   const Place home = b_.workspace(b_.batch * b_.heads_q * b_.rows * 4);
   for (int64_t step = 0; step < ranks_; ++step) {
     const int64_t to = b_.peer(step), peer = b_.peer(-step);
-    const std::vector<Part> parts = shard(to);
-    const int64_t rows = rows_of(parts);
+    const std::vector<Range> ranges = shard(to);
+    const int64_t rows = rows_of(ranges);
     const Place packed = b_.workspace(lines * rows * 4);
-    for (const Part& part : parts)
-      b_.add(Copy{packed + part.at * 4, rows * 4, from + part.keys.begin * 4, all * 4, part.keys.rows() * 4, lines});
+    for (const Range& range : ranges)
+      b_.add(Copy{packed + row_in(ranges, range.begin) * 4, rows * 4, from + range.begin * 4, all * 4,
+                  range.rows() * 4, lines});
     for (int64_t b = 0; b < b_.batch; ++b) {
       const Place heads = home + (b * b_.heads_q + peer * part_q_) * b_.rows * 4,
                   part = packed + b * part_q_ * rows * 4;
@@ -182,14 +180,11 @@ void AllToAll::gather_shared(const Headed& t, Place from, Exchange& group, std::
     const int64_t to = b_.peer(step), peer = b_.peer(-step);
     const Place slot = arrived[static_cast<size_t>(peer)] = b_.workspace(count * 4);
     if (step == 0) {
-      for (const Part& part : shard(b_.rank))
-        b_.add(Copy{slot + part.at * t.line(), b_.rows * t.line(), from + part.keys.begin * t.line(),
-                    b_.job.rows() * t.line(), part.keys.rows() * t.line(), b_.batch});
+      for (const Range& range : b_.shard) b_.copy_rows(slot, b_.shard, from, everything_, range, t.line());
       continue;
     }
-    for (const Part& part : shard(to)) b_.move(group.sends, to, from, everything_, part.keys, t.line());
-    for (const Part& part : shard(b_.rank))
-      b_.move_rows(group.recvs, peer, slot, b_.rows, part.at, part.keys.rows(), t.line());
+    for (const Range& range : shard(to)) b_.move(group.sends, to, from, everything_, range, t.line());
+    for (const Range& range : b_.shard) b_.move(group.recvs, peer, slot, b_.shard, range, t.line());
   }
   const Place home = b_.target(t.buffer, count * t.heads);
   for (int64_t h = 0; h < t.heads; ++h) {

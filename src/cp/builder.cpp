@@ -106,6 +106,14 @@ void Builder::clear(const KeyPlaces& keys) {
   add(Fill{keys.v, 0, batch * keys.rows * heads_kv * dim_v});
 }
 
+void Builder::copy_rows(Place to, const std::vector<Range>& to_ranges, Place from,
+                        const std::vector<Range>& from_ranges, Range range, int64_t row_bytes) {
+  const int64_t to_rows = rows_of(to_ranges), from_rows = rows_of(from_ranges);
+  add(Copy{to + row_in(to_ranges, range.begin) * row_bytes, to_rows * row_bytes,
+           from + row_in(from_ranges, range.begin) * row_bytes, from_rows * row_bytes, range.rows() * row_bytes,
+           batch});
+}
+
 void Builder::copy_keys(const KeyPlaces& to, const std::vector<Range>& to_ranges, const KeyPlaces& from,
                         const std::vector<Range>& from_ranges) {
   const int64_t to_rows = rows_of(to_ranges), from_rows = rows_of(from_ranges);

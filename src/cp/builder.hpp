@@ -67,6 +67,9 @@ class Builder {
   void move_keys(std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, const std::vector<Range>& all,
                  const std::vector<Range>& there, const std::vector<Range>& ranges, int64_t number) const;
 
+  // Rows `range` of one buffer to another.
+  void copy_rows(Place to, const std::vector<Range>& to_ranges, Place from, const std::vector<Range>& from_ranges,
+                 Range range, int64_t row_bytes);
   // Rows of one buffer to another, or added to it: all rows of both that are the same.
   void copy_keys(const KeyPlaces& to, const std::vector<Range>& to_ranges, const KeyPlaces& from,
                  const std::vector<Range>& from_ranges);

@@ -23,15 +23,15 @@ int64_t cut(Range document, int64_t ranks, int64_t i) {
 
 }  // namespace
 
-std::vector<Range> ranges_by_document(const Job& job, int64_t rank) {
+std::vector<Range> ranges_by_document(const Job& job, int64_t ranks, int64_t rank) {
   std::vector<Range> ranges;
   for (size_t at = 0; at + 1 < job.documents.size(); ++at) {
     const Range document{job.documents[at], job.documents[at + 1]};
-    for (const int64_t i : {rank, 2 * job.ranks - 1 - rank}) {
-      const Range piece{cut(document, job.ranks, i), cut(document, job.ranks, i + 1)};
+    for (const int64_t i : {rank, 2 * ranks - 1 - rank}) {
+      const Range piece{cut(document, ranks, i), cut(document, ranks, i + 1)};
       if (piece.empty()) continue;
-      const bool follows = i >= job.ranks && !ranges.empty() && ranges.back().begin >= document.begin &&
-                           ranges.back().end == piece.begin;
+      const bool follows =
+          i >= ranks && !ranges.empty() && ranges.back().begin >= document.begin && ranges.back().end == piece.begin;
       if (follows)
         ranges.back().end = piece.end;
       else

@@ -11,6 +11,8 @@
 namespace froghopper::cp {
 namespace {
 
+constexpr size_t most_documents = 64;  // of an all-to-all, where each is divided
+
 Failure refused(fh_status status, std::string text) { return Failure{status, std::move(text)}; }
 
 // Options of the whole problem that no scheme takes over a border between ranks.
@@ -177,7 +179,7 @@ Result<Job> job_of(const fh_cp_problem& given) {
 }
 
 std::vector<Range> ranges_of(const Job& job, int64_t rank) {
-  if (job.by_document()) return ranges_by_document(job, rank);
+  if (job.by_document()) return ranges_by_document(job, job.ranks, rank);
   const int64_t rows = job.rows();
   const int64_t chunks = job.layout == FH_CP_ZIGZAG ? 2 * job.ranks : job.ranks;
   // Without overflow: rows = whole chunks' rows and a rest that is spread.
@@ -203,6 +205,13 @@ std::string why_not(const Job& job, fh_cp_scheme scheme) {
   if (scheme == FH_CP_ALL_GATHER && p.alibi && p.window_right != 0)
     return "alibi is set without a causal mask: the keys fetched are not level with their queries. Use "
            "FH_CP_ALL_TO_ALL.";
+  const size_t documents = job.packed() ? job.documents.size() - 1 : 0;
+  if (scheme == FH_CP_ALL_TO_ALL && job.by_document() && documents > most_documents)
+    return text(
+        "documents is {}, and the all-to-all moves each piece of each in FH_CP_BY_DOCUMENT by itself: at most {}. "
+        "Use "
+        "FH_CP_RING or FH_CP_ALL_GATHER, or FH_CP_CONTIGUOUS.",
+        documents, most_documents);
   if (scheme == FH_CP_ALL_TO_ALL && p.heads_q % job.ranks != 0)
     return text("heads_q is {}, which ranks, {}, does not divide. Use FH_CP_RING or FH_CP_ALL_GATHER.", p.heads_q,
                 job.ranks);

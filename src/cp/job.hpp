@@ -49,8 +49,8 @@ Result<Job> job_of(const fh_cp_problem& problem);
 // The rows that a rank holds, in order; none empty. At most two ranges, no two touching; or of each document.
 std::vector<Range> ranges_of(const Job& job, int64_t rank);
 
-// Those of FH_CP_BY_DOCUMENT, which end where their document ends.
-std::vector<Range> ranges_by_document(const Job& job, int64_t rank);
+// Those of FH_CP_BY_DOCUMENT, of so many ranks. They end where their document ends.
+std::vector<Range> ranges_by_document(const Job& job, int64_t ranks, int64_t rank);
 
 inline int64_t rows_of(const std::vector<Range>& ranges) {
   int64_t sum = 0;

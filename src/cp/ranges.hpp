@@ -10,10 +10,6 @@
 
 namespace froghopper::cp {
 
-inline int64_t rows_of(const std::vector<Part>& parts) {
-  return parts.empty() ? 0 : parts.back().at + parts.back().keys.rows();
-}
-
 // The same rows. Ranges that touch or overlap become one; they need only begin in order.
 std::vector<Range> joined(const std::vector<Range>& ranges);
 
