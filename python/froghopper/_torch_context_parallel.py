@@ -25,7 +25,7 @@ from froghopper import _torch_cp_dtensors as dtensors
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_ops as ops
 from froghopper._call import Window, flag, number
-from froghopper._errors import Error, InvalidProblem
+from froghopper._errors import InvalidProblem
 from froghopper._parallel import explain
 from froghopper._torch_calls import check_tensor
 from froghopper._torch_cp_decode import decode
@@ -109,7 +109,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
         if layout is not None: check_layout(layout, cu_seqlens)
         for name, word, known in (("scheme", scheme, get_args(Scheme)),
                                   ("transfers", transfers, get_args(Transfers))):
-            if word not in known:
+            if not isinstance(word, str) or word not in known:
                 words = ", ".join(f'"{each}"' for each in known)
                 raise InvalidProblem(f"{name} must be one of {words}, but is {shown(word)}. Use \"auto\".")
         if sink is not None: check_tensor("sink", sink)
@@ -122,7 +122,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
         with_lse = plain(flag, "return_lse", return_lse)
         of_dtensors = dtensors.among(q, k, v)
         if of_dtensors: group = dtensors.group_of(q, k, v, group)
-    except Error as error:  # other ranks are told, or they would take this rank's next call for this one
+    except Exception as error:  # other ranks are told, or they would take this rank's next call for this one
         if dtensors.among(q, k, v): dtensors.refuse_together(q, k, v, group, error)
         groups.refuse_together(group, "attention", error)
     call = functools.partial(attend, documents=documents)
@@ -135,7 +135,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, group: Any, sink: Tensor | None, slo
            options: calls.Options, documents: Tensor | None) -> tuple[Tensor, Tensor]:
     """(o, lse) of tensors of this rank."""
     name = groups.resolved(group).group_name
-    q, k, v = computable(q, k, v, False)
+    try:
+        q, k, v = computable(q, k, v, False)
+        calls.check_has_memory(q, q=q, k=k, v=v, sink=sink, alibi_slopes=slopes)
+    except Exception as error: groups.refuse_together(group, "attention", error)
     with_grad = requires_grad(q, k, v, sink)
     found: tuple[Tensor, Tensor] = ops.forward_op(q, k, v, sink, slopes, documents, name, layout, *options,
                                                  with_grad)

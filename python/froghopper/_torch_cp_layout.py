@@ -25,7 +25,7 @@ Span = tuple[int, int]  # [begin, end)
 
 
 def check_layout(layout: Any, cu_seqlens: Any) -> None:
-    if layout not in get_args(Layout):
+    if not isinstance(layout, str) or layout not in get_args(Layout):
         words = " or ".join(f'"{word}"' for word in get_args(Layout))
         raise InvalidProblem(f"layout must be {words}, but is {shown(layout)}. Use layout=\"zigzag\" for causal "
                              "attention.")

@@ -2,6 +2,7 @@
 """Calls of froghopper.torch.context_parallel that are wrong on one rank or on all, for context_parallel_ranks.py."""
 import time
 
+import numpy as np
 import torch
 
 import froghopper
@@ -12,6 +13,7 @@ def disagreeing(rank, size):
     """What each disagreement is answered with, on this rank; the group goes on after each."""
     def q(*shape, dtype=torch.float32): return torch.ones(*shape, dtype=dtype)
     last, found = rank == size - 1, {}
+    found["unknown group"] = caught(lambda: cp.attention(*[q(1, 4, 2, 8)] * 3, "no such group"))[1]
     sides = {
         "heads": lambda: (q(1, 4, 4 if last else 2, 8), *[q(1, 4, 2, 8)] * 2, {}),
         "batch": lambda: (*[q(2 if last else 1, 4, 2, 8)] * 3, {}),
@@ -44,6 +46,19 @@ def disagreeing(rank, size):
                                                                                 cu_seqlens=[0, 5, 10])),
         "documents, batch": lambda: (*[q(2, 4, 2, 8)] * 3, dict(cu_seqlens=[0, 5, 12])),
     }
+    plain = q(1, 4, 2, 8)
+    strange = {  # what no operator of PyTorch takes, on one rank alone
+        "sparse": dict(k=plain.to_sparse()), "quantised": dict(v=torch.quantize_per_tensor(plain, 1, 0, torch.quint8)),
+        "nested": dict(q=torch.nested.nested_tensor([plain[0]])), "without memory": dict(k=plain.to("meta")),
+        "sparse sink": dict(sink=q(2).to_sparse()), "sink without memory": dict(sink=q(2).to("meta")),
+        "sparse documents": dict(cu_seqlens=torch.tensor([0, 12]).to_sparse()),
+        "documents without memory": dict(cu_seqlens=torch.tensor([0, 12], device="meta")),
+        "array for a layout": dict(layout=np.array(["zigzag", "ring"])),
+        "array for a scheme": dict(scheme=np.array(["zigzag", "ring"])),
+    }
+    sides |= {name: lambda wrong=wrong: (
+        *[(wrong if last else {}).get(name, plain) for name in "qkv"],
+        {name: x for name, x in wrong.items() if last and name not in "qkv"}) for name, wrong in strange.items()}
     for name, made in sides.items():
         *tensors, options = made()
         try: found[name] = repr(cp.attention(*tensors, **options).shape)

@@ -183,6 +183,14 @@ def test_shard_by_document_has_a_gradient(found):
     ("documents, not a list", "cu_seqlens must be a tensor or a list, but is an int"),
     ("by document, one rank", "cu_seqlens must say where documents are with layout=\"by_document\", but is None"),
     ("by document, rows", "q must have 3 rows on rank 1, as layout \"by_document\" deals 10 rows to 3 ranks"),
+    ("sparse", "q, k and v must be dense, .* torch.sparse_coo"), ("quantised", "v must be .* dense .* quantised"),
+    ("nested", "q must be a plain dense tensor, but is nested"),
+    ("without memory", "k must be on cpu.* but is on meta"),
+    ("sparse sink", "sink must be .* torch.sparse_coo"), ("sink without memory", "sink must be on cpu.* is on meta"),
+    ("sparse documents", "cu_seqlens must be .* torch.sparse_coo"),
+    ("documents without memory", "cu_seqlens must be .* that holds numbers, but is .* on meta"),
+    ("array for a layout", "layout must be"), ("array for a scheme", "scheme must be"),
+    ("unknown group", "group must be .* none is called 'no such group'"),
     ("documents, batch", "q must have a batch of 1 with cu_seqlens, .* but has 2"),
 ])
 def test_ranks_that_disagree_are_told_so(found, name, wanted):

@@ -87,8 +87,10 @@ Result<Candidate> choose(const Job& job, const char* target, bool on_gpu, std::v
     why.push_back(text("{}: over the limit, with {}", name_of(c.scheme), counted(bytes, "byte")));
     refusals += text(" {}: workspace of {}.", name_of(c.scheme), counted(bytes, "byte"));
   }
-  return Failure{FH_UNSUPPORTED, text("no scheme computes this within workspace_limit, {}.{}",
-                                      counted(job.workspace_limit, "byte"), refusals)};
+  const std::string limit = job.workspace_limit > 0
+                                ? text(" within workspace_limit, {}", counted(job.workspace_limit, "byte"))
+                                : std::string();
+  return Failure{FH_UNSUPPORTED, text("no scheme computes this{}.{}", limit, refusals)};
 }
 
 uint64_t digest_of_plan(const Job& job, fh_cp_scheme scheme) {
