@@ -207,6 +207,30 @@ TEST(ContextParallelByDocument, many_documents_are_planned_in_a_moment) {
             std::string::npos);
 }
 
+// Where a zigzag leaves the work of ranks unequal, whoever asks.
+TEST(ContextParallelByDocument, the_layout_that_is_chosen) {
+  fh_problem whole = causal(packed(1024));
+  const auto chosen = [&](const Documents& documents) {
+    std::vector<fh_cp_layout> all;
+    for (const fh_op op : {FH_FORWARD, FH_BACKWARD})
+      for (const int64_t rank : {0, 3}) {
+        whole.op = op;
+        fh_cp_problem p = over(whole, documents, 4, rank);
+        p.layout = FH_CP_LAYOUT_AUTO;
+        all.push_back(fh_cp_plan_layout(planned(p, "cpu").get()));
+      }
+    for (const fh_cp_layout layout : all) EXPECT_EQ(layout, all.front());
+    return all.front();
+  };
+  EXPECT_EQ(chosen({0, 1024}), FH_CP_ZIGZAG);
+  EXPECT_EQ(chosen({0, 400, 1024}), FH_CP_BY_DOCUMENT);
+  Documents short_ones;
+  for (int64_t row = 0; row <= 1024; row += 16) short_ones.push_back(row);
+  EXPECT_EQ(chosen(short_ones), FH_CP_ZIGZAG);
+  whole.causal = 0;
+  EXPECT_EQ(chosen({0, 400, 1024}), FH_CP_CONTIGUOUS);
+}
+
 TEST(ContextParallelByDocument, it_needs_documents) {
   const fh_problem whole = causal(packed(40));
   fh_cp_problem p = over(whole, {}, 4);

@@ -161,6 +161,7 @@ TEST(ContextParallelDocuments, the_text_and_the_tables) {
   const fh_problem whole = causal(packed(64, 8, 8));
   const Documents documents = {0, 10, 20, 64};
   fh_cp_problem p = over(whole, documents, 4, 1);
+  p.layout = FH_CP_ZIGZAG;
   EXPECT_NE(std::string(fh_cp_explain(&p, "cpu")).find("3 documents, the longest of 44 rows"), std::string::npos);
   p.scheme = FH_CP_ALL_GATHER;  // of rows 8 to 16 and 48 to 56
   const test::CpPlan plan = planned(p, "cpu");

@@ -56,7 +56,8 @@ typedef enum fh_cp_scheme {
 
 /* Which rows a rank holds. */
 typedef enum fh_cp_layout {
-  /* Zigzag if the mask is causal without a window, else contiguous. */
+  /* Contiguous, or if the mask is causal without a window zigzag; with documents of which a zigzag would give a rank
+   * more than 1.1 times the mean work FH_CP_BY_DOCUMENT. */
   FH_CP_LAYOUT_AUTO = 0,
   /* Rank r has the rows from floor(r seq / ranks) to floor((r + 1) seq / ranks). */
   FH_CP_CONTIGUOUS = 1,

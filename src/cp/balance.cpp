@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cp: how unequal the work of ranks is where documents are divided.
 #include "src/cp/documents.hpp"
-#include "src/cp/plan.hpp"
 
 namespace froghopper::cp {
 namespace {
@@ -13,6 +12,13 @@ double pairs_of(const Job& job, const std::vector<Range>& rows) {
 }
 
 }  // namespace
+
+std::vector<int64_t> looked_at(const Job& job) {
+  std::vector<int64_t> ranks{0};
+  if (job.ranks > 8) return {0, job.ranks / 2, job.ranks - 1};
+  for (int64_t rank = 1; rank < job.ranks; ++rank) ranks.push_back(rank);
+  return ranks;
+}
 
 Balance balance_of(const Job& job) {
   const double all = job.rows() > 0 ? pairs_of(job, {{0, job.rows()}}) : 0;

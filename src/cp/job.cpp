@@ -11,6 +11,7 @@
 namespace froghopper::cp {
 namespace {
 
+constexpr double most_work = 1.1;      // of a rank, over the mean, that FH_CP_LAYOUT_AUTO leaves to a zigzag
 constexpr size_t most_documents = 64;  // of an all-to-all, where each is divided
 
 Failure refused(fh_status status, std::string text) { return Failure{status, std::move(text)}; }
@@ -175,6 +176,8 @@ Result<Job> job_of(const fh_cp_problem& given) {
   job.peer_copies = p.transfers == FH_CP_PEER_COPIES;
   const bool plain_causal = whole.window_right == 0 && whole.window_left == FH_ALL;
   job.layout = p.layout != FH_CP_LAYOUT_AUTO ? p.layout : plain_causal ? FH_CP_ZIGZAG : FH_CP_CONTIGUOUS;
+  if (p.layout == FH_CP_LAYOUT_AUTO && plain_causal && job.packed() && balance_of(job).most > most_work)
+    job.layout = FH_CP_BY_DOCUMENT;
   return job;
 }
 

@@ -58,6 +58,16 @@ inline int64_t rows_of(const std::vector<Range>& ranges) {
   return sum;
 }
 
+// Some ranks, which are the same ones whoever asks: all ranks choose alike.
+std::vector<int64_t> looked_at(const Job& job);
+
+// Pairs of a query and a key that it sees, of the ranks that are looked at, over the mean of all ranks. 1 and 1 where
+// there are no pairs.
+struct Balance {
+  double least, most;
+};
+Balance balance_of(const Job& job);
+
 // Empty, or why the scheme does not compute the job.
 std::string why_not(const Job& job, fh_cp_scheme scheme);
 

@@ -143,13 +143,6 @@ const char* name_of(fh_cp_scheme scheme) {
   return "unknown";
 }
 
-std::vector<int64_t> looked_at(const Job& job) {
-  std::vector<int64_t> ranks{0};
-  if (job.ranks > 8) return {0, job.ranks / 2, job.ranks - 1};
-  for (int64_t rank = 1; rank < job.ranks; ++rank) ranks.push_back(rank);
-  return ranks;
-}
-
 Result<std::unique_ptr<fh_cp_plan>> make_plan(const fh_cp_problem& problem, const char* target) {
   Result<Job> job = job_of(problem);
   if (!job) return job.failure();

@@ -35,16 +35,6 @@ struct fh_cp_plan {
 namespace froghopper::cp {
 
 Result<std::unique_ptr<fh_cp_plan>> make_plan(const fh_cp_problem& problem, const char* target);
-// Some ranks, which are the same ones whoever asks: all ranks choose alike.
-std::vector<int64_t> looked_at(const Job& job);
-
-// Pairs of a query and a key that it sees, of the ranks that are looked at, over the mean of all ranks. 1 and 1 where
-// there are no pairs.
-struct Balance {
-  double least, most;
-};
-Balance balance_of(const Job& job);
-
 std::string printed(const fh_cp_plan& plan, const std::vector<std::string>& why);
 const char* name_of(fh_cp_scheme scheme);
 
