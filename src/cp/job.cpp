@@ -211,9 +211,8 @@ std::string why_not(const Job& job, fh_cp_scheme scheme) {
   const size_t documents = job.packed() ? job.documents.size() - 1 : 0;
   if (scheme == FH_CP_ALL_TO_ALL && job.by_document() && documents > most_documents)
     return text(
-        "documents is {}, and the all-to-all moves each piece of each in FH_CP_BY_DOCUMENT by itself: at most {}. "
-        "Use "
-        "FH_CP_RING or FH_CP_ALL_GATHER, or FH_CP_CONTIGUOUS.",
+        "documents is {}, but must be at most {} for an all-to-all in FH_CP_BY_DOCUMENT, which moves each piece of "
+        "each by itself. Use FH_CP_RING, FH_CP_ALL_GATHER or FH_CP_CONTIGUOUS.",
         documents, most_documents);
   if (scheme == FH_CP_ALL_TO_ALL && p.heads_q % job.ranks != 0)
     return text("heads_q is {}, which ranks, {}, does not divide. Use FH_CP_RING or FH_CP_ALL_GATHER.", p.heads_q,
