@@ -16,7 +16,7 @@ using test::small;
 using test::windowed;
 
 constexpr fh_cp_scheme schemes[] = {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL};
-constexpr fh_cp_layout both_layouts[] = {FH_CP_CONTIGUOUS, FH_CP_ZIGZAG};
+constexpr fh_cp_layout layouts[] = {FH_CP_CONTIGUOUS, FH_CP_ZIGZAG, FH_CP_BY_DOCUMENT};
 
 using Documents = std::vector<int64_t>;
 // Of 45 rows: borders in the middle of shards, empty documents, one row, one that spans three of four ranks.
@@ -32,7 +32,7 @@ void expect_documents(const fh_problem& whole, const Documents& documents, std::
                       fh_dtype out = FH_USUAL, bool grad_lse = false) {
   for (const int64_t count : ranks)
     for (const fh_cp_scheme scheme : schemes)
-      for (const fh_cp_layout layout : both_layouts) {
+      for (const fh_cp_layout layout : layouts) {
         if (scheme == FH_CP_ALL_TO_ALL && whole.heads_q % count != 0) continue;
         if (scheme == FH_CP_RING && (whole.window_right > 0 || whole.alibi)) continue;
         test::expect_as_on_one_rank(CpCase{whole, count, scheme, layout, out, grad_lse, FH_CP_SEND_RECV, documents});
@@ -161,6 +161,7 @@ TEST(ContextParallelDocuments, the_text_and_the_tables) {
   const fh_problem whole = causal(packed(64, 8, 8));
   const Documents documents = {0, 10, 20, 64};
   fh_cp_problem p = over(whole, documents, 4, 1);
+  p.layout = FH_CP_ZIGZAG;
   EXPECT_NE(std::string(fh_cp_explain(&p, "cpu")).find("3 documents, the longest of 44 rows"), std::string::npos);
   p.scheme = FH_CP_ALL_GATHER;  // of rows 8 to 16 and 48 to 56
   const test::CpPlan plan = planned(p, "cpu");
@@ -217,7 +218,7 @@ TEST(ContextParallelDocuments, many_documents_over_many_ranks_are_planned) {
   const fh_problem whole = causal(packed(1 << 20, 64, 8));
   Documents documents;
   for (int64_t row = 0; row <= 1 << 20; row += 64) documents.push_back(row);
-  for (const fh_cp_layout layout : both_layouts) {
+  for (const fh_cp_layout layout : {FH_CP_CONTIGUOUS, FH_CP_ZIGZAG}) {
     fh_cp_problem p = over(whole, documents, 512, 300);
     p.layout = layout, p.scheme = FH_CP_ALL_GATHER;
     EXPECT_EQ(fh_cp_plan_bytes_in(planned(p, "cpu").get()), 0u);

@@ -173,6 +173,8 @@ TEST(ContextParallelPlan, what_cannot_be_is_said) {
       {refusal(with([](fh_problem& p) { p.alibi = 1; }), scheme(FH_CP_RING)), "alibi is set: blocks of the ring"},
       {refusal(with([](fh_problem& p) { p.alibi = 1, p.causal = 0; }), scheme(FH_CP_ALL_GATHER)),
        "alibi is set without a causal mask"},
+      {refusal(with([](fh_problem& p) { p.alibi = 1, p.causal = 0, p.heads_q = p.heads_kv = 6; }), same),
+       "no scheme computes this. ring: alibi is set"},
       {refusal(with([](fh_problem& p) { p.causal = 0, p.window_right = 3; }), scheme(FH_CP_RING)),
        "window_right is 3: the ring"},
   };

@@ -25,6 +25,7 @@ PASSES = {"fwd": "forward", "bwd": "backward"}
 LONGEST = 26  # of the search for a length: 2^26 tokens
 WORTH_IT = 0.9
 SCHEMES = ("ring", "all_gather", "all_to_all")
+LAYOUTS = {"window": "contiguous", "varlen": "by_document"}  # of bench/measure/parallel.py
 MEASURED = tree.ROOT / "bench/results/context_parallel"
 
 OPENING = f"""# 15. Context parallelism at scale
@@ -125,7 +126,7 @@ def compared(planner):
         impl, _, transfers = r["impl"].partition(", ")
         if impl not in ("one GPU", *SCHEMES): continue
         ranks, scheme = (1, "auto") if impl == "one GPU" else (r["ranks"], impl)
-        layout = "contiguous" if "window" in r["problem"] else "zigzag"
+        layout = next((found for word, found in LAYOUTS.items() if word in r["problem"]), "zigzag")
         predicted = sum(planner.plan(f"{name} {r['problem']}", ranks, scheme, layout, bool(transfers))[0]
                         for name in r["pass"].split("+"))
         on = f"{r['ranks']} x {r['gpu'].removeprefix('NVIDIA ')}{transfers and ', ' + transfers}"

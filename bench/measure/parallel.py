@@ -32,6 +32,9 @@ CHECKS = [(1023, (8, 8), 128, dict(causal=True), "zigzag"), (777, (8, 2), 64, {}
           (3, (8, 8), 64, dict(causal=True), "zigzag"),
           (1901, (8, 8), 128, dict(causal=True, cu_seqlens=(0, 0, 300, 301, 1500, 1901)), "zigzag"),
           (1901, (16, 4), 64, dict(cu_seqlens=(0, 700, 1901)), "contiguous"),
+          (1901, (8, 8), 128, dict(causal=True, deterministic=True, cu_seqlens=(0, 0, 300, 301, 1500, 1901)),
+           "by_document"),
+          (2777, (16, 4), 64, dict(cu_seqlens=(0, 3, 1700, 2777)), "by_document"),
           (1500, (8, 4), 128, dict(causal=True, window=(99, None), deterministic=True,
                                    cu_seqlens=(0, 40, 900, 1500)), "contiguous"),
           (2050, (16, 8), 128, dict(causal=True, deterministic=True), "zigzag")]
@@ -84,21 +87,22 @@ class Bench:
 
     def spread(self, whole, scheme, transfers, layout, options):
         """o and the gradients of q, k and v of all rows."""
-        q, k, v, grad = (cp.shard(x, layout=layout).detach() for x in whole)
+        where = dict(layout=layout, cu_seqlens=options.get("cu_seqlens"))
+        q, k, v, grad = (cp.shard(x, **where).detach() for x in whole)
         leaves = [x.requires_grad_() for x in (q, k, v)]
         o = cp.attention(*leaves, scheme=scheme, transfers=transfers, layout=layout, **options)
         o.backward(grad)
-        return [cp.unshard(x.detach(), layout=layout) for x in (o, *(x.grad for x in leaves))]
+        return [cp.unshard(x.detach(), **where) for x in (o, *(x.grad for x in leaves))]
 
     def speed(self, heads, heads_kv, rows, window, documents):
         whole = drawn(rows, heads, heads_kv, DIM)
         options = dict(causal=True, **({} if window is None else {"window": (window, None)}),
                        **({} if documents is None else {"cu_seqlens": documents}))
-        layout = "zigzag" if window is None else "contiguous"
+        layout = "contiguous" if window is not None else "zigzag" if documents is None else "by_document"
         problem = line_of(heads, heads_kv, rows, window, documents)
         alone = self.times(lambda *x: on_one_gpu(*x, **options), whole)
         self.record(problem, "one GPU", alone, alone)
-        parts = [cp.shard(x, layout=layout).contiguous() for x in whole]
+        parts = [cp.shard(x, layout=layout, cu_seqlens=documents).contiguous() for x in whole]
         for scheme, (transfers, said) in itertools.product(SCHEMES, TRANSFERS.items()):
             self.record(problem, scheme + said, alone, self.times(
                 lambda *x: cp.attention(*x, scheme=scheme, transfers=transfers, layout=layout, **options), parts))

@@ -56,13 +56,21 @@ typedef enum fh_cp_scheme {
 
 /* Which rows a rank holds. */
 typedef enum fh_cp_layout {
-  /* Zigzag if the mask is causal without a window, else contiguous. */
+  /* Contiguous, or if the mask is causal without a window zigzag; with documents of which a zigzag would give a rank
+   * more than 1.1 times the mean work FH_CP_BY_DOCUMENT. */
   FH_CP_LAYOUT_AUTO = 0,
   /* Rank r has the rows from floor(r seq / ranks) to floor((r + 1) seq / ranks). */
   FH_CP_CONTIGUOUS = 1,
   /* The sequence is divided likewise into 2 ranks pieces, and rank r has pieces r and 2 ranks - 1 - r. Under a causal
    * mask this balances the work. */
-  FH_CP_ZIGZAG = 2
+  FH_CP_ZIGZAG = 2,
+  /* Needs cu_seqlens. Each document by itself is divided into 2 ranks pieces, and rank r has pieces r and 2 ranks - 1 -
+   * r of every document. Under a causal mask this balances the work of documents of any lengths. If 2 ranks divides a
+   * length, its pieces are equally long. Else piece i of a document with rows [begin, end) has as many rows as there
+   * are numbers t, begin <= t < end, with t mod (2 ranks) = i if i < ranks, else = 3 ranks - 1 - i. So pieces of a
+   * document differ by at most one row, and all rows of two ranks by one too: rank r has
+   * floor((seq + ranks - 1 - r) / ranks) of them. */
+  FH_CP_BY_DOCUMENT = 3
 } fh_cp_layout;
 
 /* How the transport moves data. */
@@ -95,7 +103,7 @@ typedef struct fh_cp_problem {
   fh_cp_transfers transfers; /* how the transport moves data; the model of time depends on it */
   /* Packed sequences: the rows of all ranks are `documents` sequences, one after the other, and a row attends only to
    * keys of its own. whole then has batch 1, and seq_q and seq_kv are all rows; masks and alibi count within a
-   * document. Shards do not depend on documents, which may begin and end anywhere, and may be empty. */
+   * document. Documents may begin and end anywhere, and may be empty. Shards depend on them in FH_CP_BY_DOCUMENT. */
   int32_t documents; /* at least 1 with cu_seqlens, which says where they are */
   /* [documents + 1], host memory, the same on all ranks: 0, then the end of each document, rising to seq_q. Only
    * fh_cp_plan_create and fh_cp_explain read it. NULL: the rows are one sequence. */
@@ -124,8 +132,8 @@ typedef struct fh_cp_range {
 FH_API fh_status fh_cp_plan_create(const fh_cp_problem* problem, const char* target, fh_cp_plan** plan);
 FH_API void fh_cp_plan_destroy(fh_cp_plan* plan); /* NULL: nothing happens */
 
-/* The rows that a rank holds, in order: at most two ranges, which are not empty and do not touch. Writes at most
- * `capacity` ranges to `ranges`, and their number to *count. */
+/* The rows that a rank holds, in order: at most two ranges, in FH_CP_BY_DOCUMENT two for each document, which are not
+ * empty and do not touch. Writes at most `capacity` ranges to `ranges`, and their number to *count. */
 FH_API fh_status fh_cp_plan_rows(const fh_cp_plan* plan, int64_t rank, fh_cp_range* ranges, int64_t capacity,
                                  int64_t* count);
 FH_API uint64_t fh_cp_plan_workspace_bytes(const fh_cp_plan* plan); /* what fh_cp_plan_run needs on this rank */

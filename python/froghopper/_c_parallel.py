@@ -22,6 +22,7 @@ class CpLayout(enum.IntEnum):
     CP_LAYOUT_AUTO = 0
     CP_CONTIGUOUS = 1
     CP_ZIGZAG = 2
+    CP_BY_DOCUMENT = 3
 
 
 class CpTransfers(enum.IntEnum):

@@ -116,6 +116,7 @@ WORDS = {
     "FH_F16": "float16", "FH_BF16": "bfloat16", "FH_F32": "float32", "FH_E4M3": "float8_e4m3fn",
     "FH_E5M2": "float8_e5m2", "FH_BOTTOM_RIGHT": "bottom_right", "FH_TOP_LEFT": "top_left",
     "cache_k": "k_cache", "cache_v": "v_cache", "FH_CP_RING": 'scheme="ring"',
+    "FH_CP_BY_DOCUMENT": 'layout="by_document"', "FH_CP_CONTIGUOUS": 'layout="contiguous"',
     "FH_CP_ALL_GATHER": 'scheme="all_gather"', "FH_CP_ALL_TO_ALL": 'scheme="all_to_all"',
 }
 _sentences = [(re.compile(found), put) for found, put in SENTENCES]

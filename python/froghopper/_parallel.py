@@ -10,14 +10,15 @@ from typing import Any
 
 from froghopper import _c
 from froghopper import _c_parallel as c
-from froghopper._errors import Error, LibraryNotFound, error_of
+from froghopper._errors import Error, InvalidProblem, LibraryNotFound, error_of
 from froghopper._library import library
 from froghopper._values import one_of, text, whole_number, wrong_kind
 
 NAME = "libfroghopper-cp.so"
 SCHEMES = {"auto": c.CpScheme.CP_AUTO, "ring": c.CpScheme.CP_RING, "all_gather": c.CpScheme.CP_ALL_GATHER,
            "all_to_all": c.CpScheme.CP_ALL_TO_ALL}
-LAYOUTS = {"zigzag": c.CpLayout.CP_ZIGZAG, "contiguous": c.CpLayout.CP_CONTIGUOUS}
+LAYOUTS = {"zigzag": c.CpLayout.CP_ZIGZAG, "contiguous": c.CpLayout.CP_CONTIGUOUS,
+           "by_document": c.CpLayout.CP_BY_DOCUMENT}
 AGREED = -1  # check_interval: the ranks have compared what they compute before a run
 
 
@@ -37,6 +38,13 @@ def calls() -> Any:
 def check_status(status: int) -> None:
     """Raises what went wrong in the call of this thread that returned status."""
     if status: raise error_of(status, calls().fh_cp_last_error().decode())
+
+
+def check_by_document(layout: str, cu_seqlens: Any) -> None:
+    """This layout divides documents, so that they must be known."""
+    if layout == "by_document" and cu_seqlens is None:
+        raise InvalidProblem("cu_seqlens must say where documents are with layout=\"by_document\", but is None. Give "
+                             "[0, end of each document], or layout=\"zigzag\".")
 
 
 def described(whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, ranks_per_host: int,
@@ -71,6 +79,7 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
     """
     try:
         whole = library().problem(text("problem", problem, "fwd bf16 b1 hq64 hkv8 sq65536 skv65536 d128 causal"))
+        check_by_document(layout, cu_seqlens)
         plan = Plan(whole, whole_number("ranks", ranks), whole_number("rank", rank), one_of("scheme", scheme, SCHEMES),
                     one_of("layout", layout, LAYOUTS), text("target", target, "cpu"),
                     whole_number("ranks_per_host", ranks_per_host),

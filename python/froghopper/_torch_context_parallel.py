@@ -25,7 +25,7 @@ from froghopper import _torch_cp_dtensors as dtensors
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_ops as ops
 from froghopper._call import Window, flag, number
-from froghopper._errors import Error, InvalidProblem
+from froghopper._errors import InvalidProblem
 from froghopper._parallel import explain
 from froghopper._torch_calls import check_tensor
 from froghopper._torch_cp_decode import decode
@@ -87,8 +87,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
     scheme         how k and v come to the queries. "ring": from rank to rank, a part at a time; "all_gather": all parts
                    at once; "all_to_all": each rank gets all rows of some heads; "auto": what is expected to take least
                    time
-    layout         which rows this rank has: "zigzag", "contiguous", as shard cuts them. None: "contiguous" for
-                   DTensors, else "zigzag"
+    layout         which rows this rank has: "zigzag", "contiguous", "by_document", as shard cuts them. None:
+                   "contiguous" for DTensors, else "zigzag". "by_document" needs cu_seqlens, and divides each document
+                   by itself, so that ranks have equal work under a causal mask
     deterministic  gradients are the same bits in every run, also after torch.use_deterministic_algorithms(True); o
                    always is
     transfers      how bytes move between ranks. "copies": the GPUs of one host copy into each other's memory, beside
@@ -105,10 +106,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
     """
     try:
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
-        if layout is not None: check_layout(layout)
+        if layout is not None: check_layout(layout, cu_seqlens)
         for name, word, known in (("scheme", scheme, get_args(Scheme)),
                                   ("transfers", transfers, get_args(Transfers))):
-            if word not in known:
+            if not isinstance(word, str) or word not in known:
                 words = ", ".join(f'"{each}"' for each in known)
                 raise InvalidProblem(f"{name} must be one of {words}, but is {shown(word)}. Use \"auto\".")
         if sink is not None: check_tensor("sink", sink)
@@ -121,7 +122,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
         with_lse = plain(flag, "return_lse", return_lse)
         of_dtensors = dtensors.among(q, k, v)
         if of_dtensors: group = dtensors.group_of(q, k, v, group)
-    except Error as error:  # other ranks are told, or they would take this rank's next call for this one
+    except Exception as error:  # other ranks are told, or they would take this rank's next call for this one
         if dtensors.among(q, k, v): dtensors.refuse_together(q, k, v, group, error)
         groups.refuse_together(group, "attention", error)
     call = functools.partial(attend, documents=documents)
@@ -134,7 +135,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, group: Any, sink: Tensor | None, slo
            options: calls.Options, documents: Tensor | None) -> tuple[Tensor, Tensor]:
     """(o, lse) of tensors of this rank."""
     name = groups.resolved(group).group_name
-    q, k, v = computable(q, k, v, False)
+    try:
+        q, k, v = computable(q, k, v, False)
+        calls.check_has_memory(q, q=q, k=k, v=v, sink=sink, alibi_slopes=slopes)
+    except Exception as error: groups.refuse_together(group, "attention", error)
     with_grad = requires_grad(q, k, v, sink)
     found: tuple[Tensor, Tensor] = ops.forward_op(q, k, v, sink, slopes, documents, name, layout, *options,
                                                  with_grad)

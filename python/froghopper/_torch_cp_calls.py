@@ -16,7 +16,7 @@ from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_layout as layouts
 from froghopper._c import Status
 from froghopper._call import cached, describe
-from froghopper._errors import InvalidProblem, InvalidTensor
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._parallel import Plan, check_status
 from froghopper._torch_calls import address
 from froghopper._torch_cp_copies import Shared
@@ -136,6 +136,18 @@ def check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor |
     if slopes is not None and slopes.ndim != 1:
         raise InvalidProblem("alibi_slopes must be [heads_q], the same for all sequences, but has the shape "
                              f"{list(slopes.shape)}. Call for each sequence.")
+
+
+def check_has_memory(like: Tensor, **tensors: Tensor | None) -> None:
+    """What PyTorch itself would refuse on this rank alone: the operators take plain tensors on the device of q."""
+    for name, x in tensors.items():
+        if x is None: continue
+        if x.layout is not torch.strided or x.is_quantized or x.is_nested:
+            kind = "nested" if x.is_nested else "quantised" if x.is_quantized else str(x.layout)
+            raise InvalidType(f"{name} must be a plain dense tensor, but is {kind}. Make a dense one of it.")
+        if x.is_meta != like.is_meta:
+            raise InvalidProblem(f"{name} must be on {like.device}, as q is, but is on {x.device}. Use "
+                                 f"{name}.to(q.device).")
 
 
 def plan_of(group: Any, total: int, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None,

@@ -25,6 +25,10 @@ def documents_of(cu_seqlens: Any) -> Tensor:
     if isinstance(cu_seqlens, Tensor):
         if cu_seqlens.dtype not in TYPES:
             raise InvalidType(f"cu_seqlens must be int32 or int64, but is {cu_seqlens.dtype}. Use cu_seqlens.long().")
+        if cu_seqlens.layout is not torch.strided or cu_seqlens.is_nested or cu_seqlens.is_meta:
+            raise InvalidType("cu_seqlens must be a plain dense tensor that holds numbers, but is "
+                              f"{'nested' if cu_seqlens.is_nested else cu_seqlens.layout} on {cu_seqlens.device}. Give "
+                              "a list.")
         found = cu_seqlens.detach().to("cpu", torch.int64)
     elif isinstance(cu_seqlens, (list, tuple)):
         found = torch.tensor([whole_number(f"cu_seqlens[{i}]", x) for i, x in enumerate(cu_seqlens)],
@@ -61,11 +65,9 @@ def in_words(documents: Tensor | None) -> str | None:
             f"{zlib.crc32(documents.numpy().tobytes()):08x}")
 
 
-def places_within(places: Tensor, cu_seqlens: Any, rows: int) -> Tensor:
+def places_within(places: Tensor, documents: list[int]) -> Tensor:
     """places: rows of the whole. Where each is in its document."""
-    documents = documents_of(cu_seqlens)
-    check_documents(documents.tolist(), rows)
-    begins = documents.to(places.device)
+    begins = torch.tensor(documents, device=places.device)
     return places - begins[torch.searchsorted(begins, places, right=True) - 1]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from froghopper import _torch_cp_group as groups
-from froghopper._errors import Error, InvalidProblem, InvalidType
+from froghopper._errors import InvalidProblem, InvalidType
 from froghopper._values import type_of
 
 BATCH, ROWS, HEADS = 0, 1, 2  # dimensions of q, k and v
@@ -22,7 +22,7 @@ def among(*tensors: Tensor) -> bool:
     return module is not None and any(isinstance(x, module.DTensor) for x in tensors)
 
 
-def refuse_together(q: Any, k: Any, v: Any, group: Any, error: Error) -> NoReturn:
+def refuse_together(q: Any, k: Any, v: Any, group: Any, error: Exception) -> NoReturn:
     """As of groups, of the group along which rows are spread, as far as the placements of one of them say it. Where
     they do not, this rank is alone: no other knows what group it should be in."""
     for x in (q, k, v):

@@ -41,7 +41,10 @@ def resolved(group: Any) -> Any:
     if group is None: return dist.group.WORLD
     if isinstance(group, str):
         by_name: Any = getattr(dist.distributed_c10d, "_resolve_process_group")
-        return by_name(group)
+        try: return by_name(group)
+        except RuntimeError as error:
+            raise InvalidProblem(f"group must be a group or the name of one, but none is called {shown(group)}. Use "
+                                 "torch.distributed.new_group.") from error
     if isinstance(group, dist.ProcessGroup): return group
     if hasattr(group, "get_group") and hasattr(group, "ndim"):
         if group.ndim != 1:
@@ -102,10 +105,10 @@ def agree(group: Any, call: str, same: Callable[[], dict[str, Any]],
     then every rank raises. InvalidProblem names the argument that differs, and both values.
     """
     number = calls_of(group)
-    refusal: Error | None = None
+    refusal: Exception | None = None
     said: dict[str, Any]
     try: said = {"call": call, "number": number, "same": same(), "own": own()}
-    except Error as error:
+    except Exception as error:
         refusal = error
         said = {"call": call, "number": number, "refusal": str(error).encode()[:LONGEST_REASON].decode(errors="ignore")}
     sent = json.dumps(said, ensure_ascii=False).encode()
@@ -127,7 +130,7 @@ def agree(group: Any, call: str, same: Callable[[], dict[str, Any]],
     return [each["own"] for each in all_said]
 
 
-def refuse_together(group: Any, call: str, error: Error) -> NoReturn:
+def refuse_together(group: Any, call: str, error: Exception) -> NoReturn:
     """Raises the error here, and on every other rank of the group what it says."""
     def same() -> dict[str, Any]: raise error
     agree(resolved(group), call, same, dict)

@@ -21,6 +21,8 @@ import traceback
 import torch
 import torch.distributed as dist
 
+from context_parallel_wrong_calls import caught, disagreeing
+
 import froghopper
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_transport as transport
@@ -54,6 +56,13 @@ CASES = {name: PLAIN | changes for name, changes in {
     "documents, both sides": dict(options=dict(window=(5, 7), cu_seqlens=[0, 50, 51, 77]), batch=1),
     "documents, slopes": dict(options=dict(causal=True, alibi_slopes="drawn", cu_seqlens=[0, 20, 77]), batch=1,
                               heads=(4, 1)),
+    "by document": dict(options=dict(causal=True, cu_seqlens=[0, 0, 10, 11, 62, 62, 77]), batch=1,
+                        layout="by_document"),
+    "by document, everything": dict(options=dict(causal=True, window=(9, None), softcap=3.0, sink="drawn",
+                                                 cu_seqlens=[0, 5, 60, 96, 96]), batch=1, dtype="bfloat16", rows=96,
+                                    layout="by_document"),
+    "by document, no mask": dict(options=dict(cu_seqlens=[0, 1, 3, 10]), rows=10, batch=1, heads=(4, 1),
+                                 layout="by_document"),
     "documents, few rows": dict(options=dict(causal=True, deterministic=True, cu_seqlens=[0, 1, 3]), rows=3, batch=1),
 }.items()}
 SCHEMES = ("auto", "ring", "all_gather", "all_to_all")
@@ -75,7 +84,12 @@ def whole_of(case):
     return *made, drawn(batch, rows, heads, seed=8), options
 
 
-def places_of(case, group=None): return cp.positions(case["rows"], group, layout=case["layout"])
+def places_of(case, group=None): return places(case["rows"], case["layout"], case["options"].get("cu_seqlens"), group)
+
+
+def places(rows, layout, documents=None, group=None):
+    """In the whole, also where positions are those within documents."""
+    return cp.shard(torch.arange(rows), group, dim=0, layout=layout, cu_seqlens=documents)
 
 
 def padded(x):
@@ -160,13 +174,22 @@ def lse_on_one_rank(rank, size):
 def layouts(rank, size):
     """shard, unshard and positions, for lengths that ranks divide and that they do not."""
     found = []
-    for layout in ("zigzag", "contiguous"):
+    for layout in ("zigzag", "contiguous", "by_document"):
         for rows in (0, 1, 2 * size - 1, 2 * size, 50):
-            x = torch.arange(2 * rows).reshape(2, rows)
-            own = cp.shard(x, layout=layout)
-            found.append((layout, rows, own, cp.positions(rows, layout=layout), cp.unshard(own, layout=layout),
-                          cp.positions(rows, layout=layout, cu_seqlens=[0, rows // 3, rows // 3, rows])))
+            x, documents = torch.arange(2 * rows).reshape(2, rows), [0, rows // 3, rows // 3, rows]
+            own = cp.shard(x, layout=layout, cu_seqlens=documents)
+            at = places(rows, layout, documents) if layout == "by_document" else cp.positions(rows, layout=layout)
+            found.append((layout, rows, own, at, cp.unshard(own, layout=layout, cu_seqlens=documents),
+                          cp.positions(rows, layout=layout, cu_seqlens=documents)))
     return found
+
+
+def gradient_of_shard(rank, size):
+    """Of a sum over this rank's rows times their places, and these places."""
+    x, documents = torch.ones(9, requires_grad=True), torch.tensor([0, 2, 9])
+    at = places(9, "by_document", documents)
+    own = cp.shard(x, dim=0, layout="by_document", cu_seqlens=documents)
+    return torch.autograd.grad((own * at).sum(), x)[0], at
 
 
 def example(rank, size):
@@ -177,56 +200,6 @@ def example(rank, size):
     sys.argv = [str(program), "--tokens", "301", "--check"]
     with contextlib.redirect_stdout(said): runpy.run_path(str(program), run_name="__main__")
     return said.getvalue()
-
-
-def disagreeing(rank, size):
-    """What each disagreement is answered with, on this rank; the group goes on after each."""
-    def q(*shape, dtype=torch.float32): return torch.ones(*shape, dtype=dtype)
-    last, found = rank == size - 1, {}
-    sides = {
-        "heads": lambda: (q(1, 4, 4 if last else 2, 8), *[q(1, 4, 2, 8)] * 2, {}),
-        "batch": lambda: (*[q(2 if last else 1, 4, 2, 8)] * 3, {}),
-        "dtype": lambda: (*[q(1, 4, 2, 8, dtype=torch.bfloat16 if last else torch.float32)] * 3, {}),
-        "causal": lambda: (*[q(1, 4, 2, 8)] * 3, dict(causal=last)),
-        "scale": lambda: (*[q(1, 4, 2, 8)] * 3, dict(scale=0.5 if last else None)),
-        "scheme": lambda: (*[q(1, 4, 2, 8)] * 3, dict(scheme="all_gather" if last else "ring")),
-        "layout": lambda: (*[q(1, 4, 2, 8)] * 3, dict(layout="contiguous" if last else "zigzag")),
-        "transfers": lambda: (*[q(1, 4, 2, 8)] * 3, dict(transfers="send_recv" if last else "auto")),
-        "copies on the CPU": lambda: (*[q(1, 4, 2, 8)] * 3, dict(transfers="copies")),
-        "unknown transfers": lambda: (*[q(1, 4, 2, 8)] * 3, dict(transfers="nccl")),
-        "requires_grad": lambda: (q(1, 4, 2, 8).requires_grad_(last), *[q(1, 4, 2, 8)] * 2, {}),
-        "values of sink": lambda: (*[q(1, 4, 2, 8)] * 3, dict(sink=torch.tensor([0.5, 2.0 if last else 1.0]))),
-        "values of slopes": lambda: (*[q(1, 4, 2, 8)] * 3, dict(alibi_slopes=torch.tensor([0.5, 2.0 if last else 1]),
-                                                                scheme="all_gather")),
-        "sink": lambda: (*[q(1, 4, 2, 8)] * 3, dict(sink=torch.ones(2) if last else None)),
-        "refusal": lambda: (*[q(1, 4, 2, 8)] * 2, q(1, 4, 2, 8)[0] if last else q(1, 4, 2, 8), {}),
-        "rows of zigzag": lambda: (*[q(1, 9 if last else 4, 2, 8)] * 3, {}),
-        **{f"documents, {name}": lambda options=options: (*[q(1, 4, 2, 8)] * 3, options) for name, options in {
-            "other ones": dict(cu_seqlens=torch.tensor([0, 6 if last else 5, 12])),
-            "many": dict(cu_seqlens=[*range(7), 6 if last else 7, *range(8, 13)]),
-            "on one rank": dict(cu_seqlens=[0, 12] if last else None),
-            "begin": dict(cu_seqlens=[1, 12]), "fall": dict(cu_seqlens=(0, 7, 6, 12)),
-            "total": dict(cu_seqlens=[0, 5, 13]), "none": dict(cu_seqlens=[0] if last else [0, 12]),
-            "type": dict(cu_seqlens=torch.ones(3)), "not a list": dict(cu_seqlens=12),
-        }.items()},
-        "documents, batch": lambda: (*[q(2, 4, 2, 8)] * 3, dict(cu_seqlens=[0, 5, 12])),
-    }
-    for name, made in sides.items():
-        *tensors, options = made()
-        try: found[name] = repr(cp.attention(*tensors, **options).shape)
-        except froghopper.Error as error: found[name] = str(error)
-    found["then"] = cp.attention(*[q(1, 4, 2, 8)] * 3).sum().item()
-    if last: found["unshard"] = caught(lambda: cp.unshard(q(2, 3)))
-    else: found["unshard"] = caught(lambda: cp.unshard(q(3, 3)))
-    return found
-
-
-def caught(call):
-    """(what a call raised, after how many seconds)."""
-    begun = time.monotonic()
-    try: call()
-    except Exception as error: return type(error).__name__, str(error), time.monotonic() - begun
-    return "", "", time.monotonic() - begun
 
 
 def failing(sign, calls):
@@ -270,9 +243,12 @@ def compiled(rank, size):
 def compiled_documents(case, places):
     """The same of documents, without gradients; the second ones come after the compilation."""
     def layer(q, k, v, documents): return cp.attention(q, k, v, causal=True, cu_seqlens=documents) + 1
-    function, tensors = torch.compile(layer, backend="aot_eager", fullgraph=True), whole_of(case)[:3]
-    q, k, v = (x[:1, places] for x in tensors)
-    return all(torch.equal(layer(q, k, v, ends), function(q, k, v, ends))
+    def by_document(q, k, v, documents):
+        return cp.attention(q, k, v, causal=True, cu_seqlens=documents, layout="by_document")
+    q, k, v = (x[:1, places] for x in whole_of(case)[:3])
+    return all(torch.equal(call(q, k, v, ends), function(q, k, v, ends))
+               for call in (layer, by_document) for function in [torch.compile(call, backend="aot_eager",
+                                                                               fullgraph=True)]
                for ends in (torch.tensor([0, 30, 77]), torch.tensor([0, 7, 77])))
 
 
@@ -290,7 +266,7 @@ def inside_of_pytorchs(rank, size):
 
 def dtensors(rank, size):
     """(placements of o, all of o, whether gradients are those of plain tensors, what is said of an odd length)."""
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor, init_device_mesh
     mesh, whole = init_device_mesh("cpu", (size,)), whole_of(CASES["bf16"])[:4]
 
     def spread(x): return distribute_tensor(x, mesh, [Shard(1)])
@@ -303,6 +279,11 @@ def dtensors(rank, size):
     same = all(torch.equal(x.to_local(), y) for x, y in zip(*runs))
     packed = [cp.attention(*(cut(x[:1]).detach() for x in whole[:3]), causal=True, cu_seqlens=[0, 29, 96],
                            layout="contiguous") for cut in (spread, lambda x: cp.shard(x, layout="contiguous"))]
+    same &= torch.equal(packed[0].to_local(), packed[1])
+    options = dict(layout="by_document", cu_seqlens=[0, 29, 96])
+    own = [cp.shard(x[:1], **options).detach() for x in whole[:3]]
+    placed = [DTensor.from_local(x, mesh, [Shard(1)]) for x in own]
+    packed = [cp.attention(*three, causal=True, **options) for three in (placed, own)]
     same &= torch.equal(packed[0].to_local(), packed[1])
     uneven = caught(lambda: cp.attention(*[spread(torch.ones(1, 3, 2, 8))] * 3))
     x = spread(torch.ones(1, 4, 2, 8))
@@ -322,8 +303,8 @@ ROUNDS = [
     [("numbers 2", numbers, 2, 30)],
     [("numbers 4", numbers, 4, 30)],
     [("repeats", repeats, 2, 30), ("layouts", layouts, 3, 30), ("part", part_of_the_ranks, 3, 30),
-     ("kept", kept, 2, 30), ("lse", lse_on_one_rank, 2, 30), ("disagreeing", disagreeing, 3, 30),
-     ("without host memory", without_host_memory, 2, 30)],
+     ("kept", kept, 2, 30), ("gradient of shard", gradient_of_shard, 2, 30), ("lse", lse_on_one_rank, 2, 30),
+     ("disagreeing", disagreeing, 3, 30), ("without host memory", without_host_memory, 2, 30)],
     [("compiled", compiled, 2, 30), ("repeats 8", repeats, 8, 30), ("example", example, 2, 0)],
     [("killed", failing(signal.SIGKILL, 0), 3, TIMEOUT), ("killed within", failing(signal.SIGKILL, 2), 3, TIMEOUT),
      ("stopped", failing(signal.SIGSTOP, 0), 3, TIMEOUT), ("stopped within", failing(signal.SIGSTOP, 2), 3, TIMEOUT),

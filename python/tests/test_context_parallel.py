@@ -113,11 +113,13 @@ def test_repeats_and_padding_change_no_bit(found, size):
 
 def test_layouts(found):
     ranks = found("layouts", 3)
+    assert len(ranks[0]) == 15
     for at, (layout, rows, *_) in enumerate(ranks[0]):
         places = [each[at][3].tolist() for each in ranks]
         assert sorted(sum(places, [])) == list(range(rows))
         if layout == "contiguous": assert sum(places, []) == list(range(rows))
-        if rows == 50: assert max(map(len, places)) - min(map(len, places)) <= 2
+        most = 1 if layout == "by_document" else 2
+        if rows == 50: assert max(map(len, places)) - min(map(len, places)) <= most
         whole = torch.arange(2 * rows).reshape(2, rows)
         for each in ranks:
             assert torch.equal(each[at][2], whole[:, each[at][3]]) and torch.equal(each[at][4], whole)
@@ -129,6 +131,28 @@ def test_zigzag_balances_causal_pairs(found):
     at = next(i for i, each in enumerate(found("layouts", 3)[0]) if each[:2] == ("zigzag", 50))
     pairs = [int((each[at][3] + 1).sum()) for each in found("layouts", 3)]
     assert max(pairs) < 1.15 * min(pairs)
+
+
+def test_the_layout_by_document_balances_causal_pairs_of_documents(found):
+    at = next(i for i, each in enumerate(found("layouts", 3)[0]) if each[:2] == ("by_document", 50))
+    pairs = [int((each[at][5] + 1).sum()) for each in found("layouts", 3)]
+    assert max(pairs) < 1.15 * min(pairs)
+
+
+def test_the_layout_by_document_is_that_of_the_library(found):
+    """Python shards without a plan."""
+    whole = _library.library().problem("fwd f32 b1 hq2 hkv2 sq50 skv50 d8 causal")
+    at = next(i for i, each in enumerate(found("layouts", 3)[0]) if each[:2] == ("by_document", 50))
+    for rank, each in enumerate(found("layouts", 3)):
+        plan = _parallel.Plan(whole, 3, rank, "ring", "by_document", "cpu", 0, False, [0, 16, 16, 50])
+        ends = [*map(int, re.findall(r" (\d+)", re.search(r"rows(( \d+ to \d+)+)", plan.text())[1]))]
+        assert sum((list(range(*span)) for span in zip(ends[::2], ends[1::2])), []) == each[at][3].tolist()
+
+
+def test_shard_by_document_has_a_gradient(found):
+    ranks = found("gradient of shard", 2)
+    assert sorted(torch.cat([at for _, at in ranks]).tolist()) == list(range(9))
+    for grad, at in ranks: assert torch.equal(grad, torch.zeros(9).index_copy(0, at, at.float()))
 
 
 @pytest.mark.parametrize("name, wanted", [
@@ -157,6 +181,16 @@ def test_zigzag_balances_causal_pairs(found):
     ("documents, none", r"cu_seqlens must be \[documents \+ 1\] .* has the shape \[1\]"),
     ("documents, type", "cu_seqlens must be int32 or int64, but is torch.float32"),
     ("documents, not a list", "cu_seqlens must be a tensor or a list, but is an int"),
+    ("by document, one rank", "cu_seqlens must say where documents are with layout=\"by_document\", but is None"),
+    ("by document, rows", "q must have 3 rows on rank 1, as layout \"by_document\" deals 10 rows to 3 ranks"),
+    ("sparse", "q, k and v must be dense, .* torch.sparse_coo"), ("quantised", "v must be .* dense .* quantised"),
+    ("nested", "q must be a plain dense tensor, but is nested"),
+    ("without memory", "k must be on cpu.* but is on meta"),
+    ("sparse sink", "sink must be .* torch.sparse_coo"), ("sink without memory", "sink must be on cpu.* is on meta"),
+    ("sparse documents", "cu_seqlens must be .* torch.sparse_coo"),
+    ("documents without memory", "cu_seqlens must be .* that holds numbers, but is .* on meta"),
+    ("array for a layout", "layout must be"), ("array for a scheme", "scheme must be"),
+    ("unknown group", "group must be .* none is called 'no such group'"),
     ("documents, batch", "q must have a batch of 1 with cu_seqlens, .* but has 2"),
 ])
 def test_ranks_that_disagree_are_told_so(found, name, wanted):
@@ -281,7 +315,11 @@ def test_explain():
     assert "ring rank 3 of 4" in text and "rows 393216 to 655360" in text
     text = froghopper_torch.context_parallel.explain(line, 4, "h100", cu_seqlens=torch.tensor([0, 9, 1048576]))
     assert "2 documents, the longest of 1048567 rows" in text
-    for wrong, told in ((dict(scheme="round"), "scheme must be 'auto' or 'ring'"), (dict(layout=3), "layout must be"),
+    text = froghopper_torch.context_parallel.explain(line, 4, "h100", cu_seqlens=[0, 9, 1048576], layout="by_document",
+                                                     scheme="ring")
+    assert "by_document layout" in text and "a rank has 1.00 to 1.00 of the mean pairs" in text
+    for wrong, told in ((dict(layout="by_document"), "cu_seqlens must say where documents are"),
+                        (dict(scheme="round"), "scheme must be 'auto' or 'ring'"), (dict(layout=3), "layout must be"),
                         (dict(rank=1.5), "rank must be a whole number"), (dict(target=3), "target must be a text"),
                         (dict(problem="fwd bananas"), "bananas"), (dict(problem=3), "problem must be a text"),
                         (dict(ranks=0), "not computed ranks is 0"), (dict(target="h1000"), "not computed target is"),

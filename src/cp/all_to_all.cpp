@@ -202,15 +202,15 @@ void AllToAll::attend(const std::vector<Place>& in, const std::vector<Place>& ou
   Attend a{};
   fh_problem p;
   if (b_.job.packed()) {
-    const std::vector<Run> runs = runs_of(b_.job, everything_, everything_);
+    const std::vector<Run> runs = runs_of(b_.job, everything_, everything_, false);
     const Run& all = runs.front();
     p = problem_of(b_.whole, all);
-    a.pairs = all.pairs();
+    a.rows = all.used_rows(), a.pairs = all.pairs();
     b_.add_tables(all, a);
   } else {
     const Piece all = pieces_of(b_.whole, everything_, Block(everything_).parts).front();
     p = problem_of(b_.whole, all);
-    a.pairs = all.pairs();
+    a.rows = b_.batch * all.rows, a.pairs = all.pairs();
   }
   p.heads_q = part_q_, p.heads_kv = part_kv_;
   p.accumulate = b_.merges;

@@ -6,6 +6,7 @@
 #include "src/base/text.hpp"
 #include "src/cp/errors.hpp"
 #include "src/cp/plan.hpp"
+#include "src/cp/ranges.hpp"
 
 namespace froghopper::cp {
 namespace {
@@ -48,7 +49,7 @@ fh_status fh_cp_plan_rows(const fh_cp_plan* plan, int64_t rank, fh_cp_range* ran
   if (rank < 0 || rank >= plan->job.ranks)
     return failed("fh_cp_plan_rows",
                   {FH_INVALID_PROBLEM, text("rank is {}, but must be 0 to {}.", rank, plan->job.ranks - 1)});
-  const std::vector<Range> all = ranges_of(plan->job, rank);
+  const std::vector<Range> all = joined(ranges_of(plan->job, rank));
   *count = static_cast<int64_t>(all.size());
   for (int64_t i = 0; i < *count && i < capacity; ++i)
     ranges[i] = {all[static_cast<size_t>(i)].begin, all[static_cast<size_t>(i)].end};

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "src/cp/ranges.hpp"
+
 namespace froghopper::cp {
 namespace {
 
@@ -79,17 +81,23 @@ int64_t row_in(const std::vector<Range>& ranges, int64_t row) {
 
 void Builder::move(std::vector<Transfer>& to, int64_t peer, Place buffer, const std::vector<Range>& ranges,
                    Range range, int64_t row_bytes, Buffer only_with) const {
-  if (range.empty() || row_bytes == 0) return;
-  const int64_t all = rows_of(ranges), first = row_in(ranges, range.begin);
+  if (!range.empty())
+    move_rows(to, peer, buffer, rows_of(ranges), row_in(ranges, range.begin), range.rows(), row_bytes, only_with);
+}
+
+void Builder::move_rows(std::vector<Transfer>& to, int64_t peer, Place buffer, int64_t all, int64_t first,
+                        int64_t its_rows, int64_t row_bytes, Buffer only_with) const {
+  if (its_rows == 0 || row_bytes == 0) return;
   for (int64_t b = 0; b < batch; ++b)
-    to.push_back({peer, buffer + (b * all + first) * row_bytes, range.rows() * row_bytes, only_with});
+    to.push_back({peer, buffer + (b * all + first) * row_bytes, its_rows * row_bytes, only_with});
 }
 
 void Builder::move_keys(std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, const std::vector<Range>& all,
-                        const std::vector<Range>& ranges, int64_t number) const {
-  for (const Range& range : ranges) {
-    move(to, peer, keys.k, all, range, k_row(number));
-    move(to, peer, keys.v, all, range, v_row(number));
+                        const std::vector<Range>& there, const std::vector<Range>& ranges, int64_t number) const {
+  const int64_t count = rows_of(all);
+  for (const Together& part : together(placed(all, ranges), placed(there, ranges))) {
+    move_rows(to, peer, keys.k, count, part.a, part.rows, k_row(number));
+    move_rows(to, peer, keys.v, count, part.a, part.rows, v_row(number));
   }
 }
 
@@ -106,21 +114,31 @@ void Builder::copy_rows(Place to, const std::vector<Range>& to_ranges, Place fro
            batch});
 }
 
+void Builder::copy_keys(const KeyPlaces& to, const std::vector<Range>& to_ranges, const KeyPlaces& from,
+                        const std::vector<Range>& from_ranges) {
+  const int64_t to_rows = rows_of(to_ranges), from_rows = rows_of(from_ranges);
+  const auto copy = [&](Place into, Place part, const Together& its, int64_t row) {
+    add(Copy{into + its.a * row, to_rows * row, part + its.b * row, from_rows * row, its.rows * row, batch});
+  };
+  const std::vector<Range> ranges = common(to_ranges, from_ranges);
+  for (const Together& its : together(placed(to_ranges, ranges), placed(from_ranges, ranges))) {
+    copy(to.k, from.k, its, k_row(element));
+    copy(to.v, from.v, its, v_row(element));
+  }
+}
+
 void Builder::add_rows(const KeyPlaces& to, const std::vector<Range>& to_ranges, const KeyPlaces& from,
                        const std::vector<Range>& from_ranges) {
   const int64_t to_rows = rows_of(to_ranges), from_rows = rows_of(from_ranges);
-  const auto add_to = [&](Place into, Place part, Range range, int64_t row) {
-    const int64_t at = row_in(to_ranges, range.begin), from_at = row_in(from_ranges, range.begin);
+  const auto add_to = [&](Place into, Place part, const Together& its, int64_t row) {
     for (int64_t b = 0; b < batch; ++b)
-      add(Add{into + (b * to_rows + at) * row * 4, part + (b * from_rows + from_at) * row * 4, range.rows() * row});
+      add(Add{into + (b * to_rows + its.a) * row * 4, part + (b * from_rows + its.b) * row * 4, its.rows * row});
   };
-  for (const Range& a : to_ranges)
-    for (const Range& b : from_ranges) {
-      const Range range = common(a, b);
-      if (range.empty()) continue;
-      add_to(to.k, from.k, range, heads_kv * dim_qk);
-      add_to(to.v, from.v, range, heads_kv * dim_v);
-    }
+  const std::vector<Range> ranges = common(to_ranges, from_ranges);
+  for (const Together& its : together(placed(to_ranges, ranges), placed(from_ranges, ranges))) {
+    add_to(to.k, from.k, its, heads_kv * dim_qk);
+    add_to(to.v, from.v, its, heads_kv * dim_v);
+  }
 }
 
 Place Builder::target(Buffer to, int64_t count) { return job.rounds() ? workspace(count * 4) : Place{to, 0}; }
@@ -181,7 +199,8 @@ void Builder::begin(bool with_merging) {
 
 void Builder::attend(const Block& block, const KeyPlaces& from, const KeyPlaces& grads) {
   if (job.packed())
-    for (const Run& run : runs_of(job, shard, block.ranges)) attend(run, block, from, grads);
+    for (const Run& run : runs_of(job, shard, block.ranges, merges && job.by_document()))
+      attend(run, block, from, grads);
   else
     for (const Piece& piece : pieces_of(whole, shard, block.parts)) attend(piece, block, from, grads);
 }
@@ -221,7 +240,7 @@ void Builder::attend(const Piece& piece, const Block& block, const KeyPlaces& fr
   Attend a = call(problem_of(whole, piece), piece, !sink_counted_[piece.part], block, from, grads);
   sink_counted_[piece.part] = 1;
   a.lse = lse_[piece.part], a.grad_lse = grad_lse_[piece.part];
-  a.pairs = piece.pairs();
+  a.rows = batch * piece.rows, a.pairs = piece.pairs();
   add(a);
 }
 
@@ -232,7 +251,7 @@ void Builder::attend(const Run& run, const Block& block, const KeyPlaces& from, 
   a.lse = lse_[0] + run.row * 4;
   if (!all) a.lse_rows = rows;
   if (job.backward()) a.grad_lse = all ? grad_lse_[0] : dense_grad_lse(its_rows);
-  a.pairs = run.pairs();
+  a.rows = run.used_rows(), a.pairs = run.pairs();
   add_tables(run, a);
   add(a);
 }
@@ -251,6 +270,7 @@ Place Builder::dense_grad_lse(Range its_rows) {
 void Builder::add_tables(const Run& run, Attend& to) {
   if (run.sequences.size() == 1) return;
   to.cu_seqlens_q = table(query_ends(run)), to.cu_seqlens_kv = table(key_ends(run));
+  if (run.gaps()) to.seqused_q = table(used_queries(run)), to.seqused_kv = table(used_keys(run));
 }
 
 // Its place there: where it lies already, or at the end.

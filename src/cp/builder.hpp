@@ -58,13 +58,21 @@ class Builder {
   void move(std::vector<Transfer>& to, int64_t peer, Place buffer, const std::vector<Range>& ranges, Range range,
             int64_t row_bytes, Buffer only_with = Buffer::none) const;
 
-  // The same of k and v together: rows `ranges`, which lie among those of `all`.
-  void move_keys(std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, const std::vector<Range>& all,
-                 const std::vector<Range>& ranges, int64_t number) const;
+  // The same of `rows` rows from row `first` on, of a buffer that has `all`.
+  void move_rows(std::vector<Transfer>& to, int64_t peer, Place buffer, int64_t all, int64_t first, int64_t rows,
+                 int64_t row_bytes, Buffer only_with = Buffer::none) const;
 
-  // Rows `range` of one buffer to another, or added to it: all rows of both that are the same.
+  // The same of k and v together: rows `ranges`, which lie among those of `all`, here, and among those of `there` in
+  // the peer's buffer. What follows each other in both is one transfer.
+  void move_keys(std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, const std::vector<Range>& all,
+                 const std::vector<Range>& there, const std::vector<Range>& ranges, int64_t number) const;
+
+  // Rows `range` of one buffer to another.
   void copy_rows(Place to, const std::vector<Range>& to_ranges, Place from, const std::vector<Range>& from_ranges,
                  Range range, int64_t row_bytes);
+  // Rows of one buffer to another, or added to it: all rows of both that are the same.
+  void copy_keys(const KeyPlaces& to, const std::vector<Range>& to_ranges, const KeyPlaces& from,
+                 const std::vector<Range>& from_ranges);
   void add_rows(const KeyPlaces& to, const std::vector<Range>& to_ranges, const KeyPlaces& from,
                 const std::vector<Range>& from_ranges);  // f32
 

@@ -3,6 +3,7 @@
 #include "src/cp/documents.hpp"
 
 #include "src/cp/builder.hpp"
+#include "src/cp/ranges.hpp"
 
 namespace froghopper::cp {
 namespace {
@@ -35,12 +36,6 @@ Masks masks_of(const fh_problem& whole, Range rows, Range keys) {
   return {moved(whole.window_left, whole.window_right, behind), moved(whole.window_left, whole.window_right, -ahead)};
 }
 
-Masks both(Masks a, const Masks& b) {
-  if (a.at_end != b.at_end) a.at_end.reset();
-  if (a.at_begin != b.at_begin) a.at_begin.reset();
-  return a;
-}
-
 // Whether the rows of a run of one sequence see these keys too, which then go into the same call.
 bool goes_on(Run& run, const Piece& more, const Masks& masks) {
   if (run.sequences.size() != 1 || !join(run.sequences.front(), more)) return false;
@@ -59,21 +54,91 @@ bool follows(Run& run, const Piece& next, const Masks& masks) {
   return true;
 }
 
-void add(std::vector<Run>& runs, const Piece& piece, const Masks& masks, bool own) {
+void add(std::vector<Run>& runs, const Sequence& next) {
+  const auto& [piece, masks, own] = next;
   if (!runs.empty() && goes_on(runs.back(), piece, masks))
     runs.back().own |= own;
   else if (runs.empty() || runs.back().own != own || !follows(runs.back(), piece, masks))
     runs.push_back({piece.row, piece.key, {piece}, masks, own});
 }
 
-template <class Extent>
-std::vector<int32_t> ends(const Run& run, Extent extent) {
-  std::vector<int32_t> all{0};
-  for (const Piece& piece : run.sequences) all.push_back(all.back() + static_cast<int32_t>(extent(piece)));
+// What a shard's rows see of their documents in a buffer, row by row.
+std::vector<Sequence> sequences_of(const Job& job, const std::vector<Range>& shard,
+                                   const std::vector<Range>& buffer) {
+  std::vector<Sequence> all;
+  const std::vector<Part> parts = placed(buffer, buffer);
+  int64_t row = 0;
+  for (const Range& rows : shard) {
+    const std::span<const Range> near = meeting(buffer, documents_with(job, rows));
+    for (const Range& keys : near) {
+      const int64_t key = parts[static_cast<size_t>(&keys - buffer.data())].at;
+      const auto [first, last] = documents_of(job, rows, keys);
+      for (size_t at = first; at <= last; ++at) {
+        const std::optional<Sight> s = sight_in(job, at, rows, keys);
+        if (!s) continue;
+        const Range mine = common(rows, document(job, at));
+        const Piece piece{0,
+                          row + mine.begin - rows.begin,
+                          mine.rows(),
+                          key + s->keys.begin - keys.begin,
+                          s->keys.rows(),
+                          s->left,
+                          s->right};
+        const bool own = s->keys.begin <= mine.begin && mine.begin < s->keys.end;
+        all.push_back({piece, masks_of(job.whole, mine, s->keys), own});
+      }
+    }
+    row += rows.rows();
+  }
   return all;
 }
 
+// Where sequences begin, and where the last one ends.
+template <class Begin>
+std::vector<int32_t> ends(const Run& run, Begin begin, int64_t rows) {
+  std::vector<int32_t> all;
+  for (const Piece& piece : run.sequences) all.push_back(static_cast<int32_t>(begin(piece)));
+  all.push_back(static_cast<int32_t>(rows));
+  return all;
+}
+
+template <class Extent>
+std::vector<int32_t> used(const Run& run, Extent extent) {
+  std::vector<int32_t> all;
+  for (const Piece& piece : run.sequences) all.push_back(static_cast<int32_t>(extent(piece)));
+  return all;
+}
+
+int64_t longest(const std::vector<int32_t>& ends) {
+  int64_t most = 0;
+  for (size_t i = 1; i < ends.size(); ++i) most = std::max<int64_t>(most, ends[i] - ends[i - 1]);
+  return most;
+}
+
 }  // namespace
+
+Masks both(Masks a, const Masks& b) {
+  if (a.at_end != b.at_end) a.at_end.reset();
+  if (a.at_begin != b.at_begin) a.at_begin.reset();
+  return a;
+}
+
+Range documents_with(const Job& job, Range rows) {
+  if (!job.packed() || rows.empty()) return {0, job.rows()};
+  return {document(job, document_of(job, rows.begin)).begin, document(job, document_of(job, rows.end - 1)).end};
+}
+
+int64_t Run::used_rows() const {
+  int64_t sum = 0;
+  for (const Piece& piece : sequences) sum += piece.rows;
+  return sum;
+}
+
+bool Run::gaps() const {
+  int64_t sum = 0;
+  for (const Piece& piece : sequences) sum += piece.keys;
+  return used_rows() != rows() || sum != keys();
+}
 
 double Run::pairs() const {
   double sum = 0;
@@ -96,31 +161,12 @@ std::optional<Range> seen(const Job& job, Range rows, Range keys) {
   return hull;
 }
 
-std::vector<Run> runs_of(const Job& job, const std::vector<Range>& shard, const std::vector<Range>& buffer) {
+std::vector<Run> runs_of(const Job& job, const std::vector<Range>& shard, const std::vector<Range>& buffer,
+                         bool gaps) {
+  const std::vector<Sequence> sequences = sequences_of(job, shard, buffer);
+  if (gaps) return runs_with_gaps(job.whole, sequences);
   std::vector<Run> runs;
-  int64_t row = 0;
-  for (const Range& rows : shard) {
-    int64_t key = 0;
-    for (const Range& keys : buffer) {
-      const auto [first, last] = documents_of(job, rows, keys);
-      for (size_t at = first; at <= last; ++at) {
-        const std::optional<Sight> s = sight_in(job, at, rows, keys);
-        if (!s) continue;
-        const Range mine = common(rows, document(job, at));
-        const Piece piece{0,
-                          row + mine.begin - rows.begin,
-                          mine.rows(),
-                          key + s->keys.begin - keys.begin,
-                          s->keys.rows(),
-                          s->left,
-                          s->right};
-        const bool own = s->keys.begin <= mine.begin && mine.begin < s->keys.end;
-        add(runs, piece, masks_of(job.whole, mine, s->keys), own);
-      }
-      key += keys.rows();
-    }
-    row += rows.rows();
-  }
+  for (const Sequence& sequence : sequences) add(runs, sequence);
   return runs;
 }
 
@@ -129,12 +175,10 @@ fh_problem problem_of(const fh_problem& whole, const Run& run) {
   fh_problem p = whole;
   p.varlen = 1, p.batch = static_cast<int64_t>(run.sequences.size());
   p.total_q = run.rows(), p.total_kv = run.keys();
-  p.seq_q = p.seq_kv = 0;
+  p.seq_q = longest(query_ends(run)), p.seq_kv = longest(key_ends(run));
+  p.seqused = run.gaps();
   bool cuts_left = false, cuts_right = false;
-  for (const Piece& piece : run.sequences) {
-    p.seq_q = std::max(p.seq_q, piece.rows), p.seq_kv = std::max(p.seq_kv, piece.keys);
-    cuts_left |= piece.left != FH_ALL, cuts_right |= piece.right != FH_ALL;
-  }
+  for (const Piece& piece : run.sequences) cuts_left |= piece.left != FH_ALL, cuts_right |= piece.right != FH_ALL;
   p.align = run.masks.at_end ? FH_BOTTOM_RIGHT : FH_TOP_LEFT;
   const Window window = run.masks.at_end ? *run.masks.at_end : *run.masks.at_begin;
   p.window_left = cuts_left ? window.left : FH_ALL, p.window_right = cuts_right ? window.right : FH_ALL;
@@ -143,10 +187,18 @@ fh_problem problem_of(const fh_problem& whole, const Run& run) {
 }
 
 std::vector<int32_t> query_ends(const Run& run) {
-  return ends(run, [](const Piece& piece) { return piece.rows; });
+  return ends(
+      run, [&](const Piece& piece) { return piece.row - run.row; }, run.rows());
 }
 std::vector<int32_t> key_ends(const Run& run) {
-  return ends(run, [](const Piece& piece) { return piece.keys; });
+  return ends(
+      run, [&](const Piece& piece) { return piece.key - run.key; }, run.keys());
+}
+std::vector<int32_t> used_queries(const Run& run) {
+  return used(run, [](const Piece& piece) { return piece.rows; });
+}
+std::vector<int32_t> used_keys(const Run& run) {
+  return used(run, [](const Piece& piece) { return piece.keys; });
 }
 
 }  // namespace froghopper::cp

@@ -3,6 +3,7 @@
 // of its rows is one call, as on one rank. Gradients of k and v go home in one exchange, where the owner adds those of
 // rank 0, 1, 2 and so on.
 #include "src/cp/builder.hpp"
+#include "src/cp/ranges.hpp"
 
 namespace froghopper::cp {
 namespace {
@@ -13,21 +14,7 @@ std::vector<Range> seen_by_shard(const Job& job, const std::vector<Range>& shard
   for (const Range& rows : shard)
     if (const auto keys = seen(job, rows, {0, job.rows()})) all.push_back(*keys);
   std::sort(all.begin(), all.end(), [](Range a, Range b) { return a.begin < b.begin; });
-  std::vector<Range> joined;
-  for (const Range& range : all)
-    if (!joined.empty() && range.begin <= joined.back().end)
-      joined.back().end = std::max(joined.back().end, range.end);
-    else
-      joined.push_back(range);
-  return joined;
-}
-
-std::vector<Range> both(const std::vector<Range>& a, const std::vector<Range>& b) {
-  std::vector<Range> all;
-  for (const Range& x : a)
-    for (const Range& y : b)
-      if (const Range r = common(x, y); !r.empty()) all.push_back(r);
-  return all;
+  return joined(all);
 }
 
 class Gather {
@@ -37,10 +24,7 @@ class Gather {
   Steps steps();
 
  private:
-  std::vector<Range> seen_of(int64_t owner) const { return both(ranges_of(b_.job, owner), seen_); }
-  std::vector<Range> seen_by(int64_t reader) const {
-    return both(b_.shard, seen_by_shard(b_.job, ranges_of(b_.job, reader)));
-  }
+  std::vector<Range> seen_by(int64_t reader) const { return seen_by_shard(b_.job, ranges_of(b_.job, reader)); }
   void fetch();
   void send_gradients();
 
@@ -72,14 +56,12 @@ void Gather::fetch() {
   Exchange group{"k, v", {}, {}};
   for (int64_t step = 1; step < b_.job.ranks; ++step) {
     const int64_t owner = b_.peer(-step), reader = b_.peer(step);
-    b_.move_keys(group.recvs, owner, gathered_, seen_, seen_of(owner), b_.element);
-    b_.move_keys(group.sends, reader, b_.own_keys(), b_.shard, seen_by(reader), b_.element);
+    const std::vector<Range> of_owner = ranges_of(b_.job, owner), of_reader = seen_by(reader);
+    b_.move_keys(group.recvs, owner, gathered_, seen_, of_owner, common(of_owner, seen_), b_.element);
+    b_.move_keys(group.sends, reader, b_.own_keys(), b_.shard, of_reader, common(b_.shard, of_reader), b_.element);
   }
   b_.exchange(std::move(group));
-  for (const Range& range : seen_of(b_.rank)) {
-    b_.copy_rows(gathered_.k, seen_, {Buffer::k, 0}, b_.shard, range, b_.k_row(b_.element));
-    b_.copy_rows(gathered_.v, seen_, {Buffer::v, 0}, b_.shard, range, b_.v_row(b_.element));
-  }
+  b_.copy_keys(gathered_, seen_, b_.own_keys(), b_.shard);
   b_.add(Wait{});
 }
 
@@ -88,10 +70,11 @@ void Gather::send_gradients() {
   Exchange group{"dk, dv", {}, {}};
   for (int64_t step = 1; step < b_.job.ranks; ++step) {
     const int64_t owner = b_.peer(-step), reader = b_.peer(step);
-    b_.move_keys(group.sends, owner, partial_, seen_, seen_of(owner), 4);
-    const std::vector<Range> read = seen_by(reader);
+    const std::vector<Range> sent = common(ranges_of(b_.job, owner), seen_), of_reader = seen_by(reader),
+                             read = common(b_.shard, of_reader);
+    b_.move_keys(group.sends, owner, partial_, seen_, sent, sent, 4);
     KeyPlaces& slot = from[static_cast<size_t>(reader)] = b_.keys(rows_of(read), 4);
-    b_.move_keys(group.recvs, reader, slot, read, read, 4);
+    b_.move_keys(group.recvs, reader, slot, read, of_reader, read, 4);
   }
   b_.exchange(std::move(group));
   const KeyPlaces home = b_.home();
@@ -100,7 +83,7 @@ void Gather::send_gradients() {
     if (reader == b_.rank)
       b_.add_rows(home, b_.shard, partial_, seen_);
     else
-      b_.add_rows(home, b_.shard, from[static_cast<size_t>(reader)], seen_by(reader));
+      b_.add_rows(home, b_.shard, from[static_cast<size_t>(reader)], common(b_.shard, seen_by(reader)));
   }
   b_.convert_home(home);
 }

@@ -11,6 +11,9 @@
 namespace froghopper::cp {
 namespace {
 
+constexpr double most_work = 1.1;      // of a rank, over the mean, that FH_CP_LAYOUT_AUTO leaves to a zigzag
+constexpr size_t most_documents = 64;  // of an all-to-all, where each is divided
+
 Failure refused(fh_status status, std::string text) { return Failure{status, std::move(text)}; }
 
 // Options of the whole problem that no scheme takes over a border between ranks.
@@ -127,8 +130,12 @@ Result<Job> job_of(const fh_cp_problem& given) {
                    text("rank is {}, but must be 0 to ranks - 1, which is {}.", p.rank, p.ranks - 1));
   if (p.scheme < FH_CP_AUTO || p.scheme > FH_CP_ALL_TO_ALL)
     return refused(FH_INVALID_PROBLEM, text("scheme is {}, but must be an fh_cp_scheme, 0 to 3.", int{p.scheme}));
-  if (p.layout < FH_CP_LAYOUT_AUTO || p.layout > FH_CP_ZIGZAG)
-    return refused(FH_INVALID_PROBLEM, text("layout is {}, but must be an fh_cp_layout, 0 to 2.", int{p.layout}));
+  if (p.layout < FH_CP_LAYOUT_AUTO || p.layout > FH_CP_BY_DOCUMENT)
+    return refused(FH_INVALID_PROBLEM, text("layout is {}, but must be an fh_cp_layout, 0 to 3.", int{p.layout}));
+  if (p.layout == FH_CP_BY_DOCUMENT && p.cu_seqlens == nullptr)
+    return refused(FH_INVALID_PROBLEM,
+                   "layout is FH_CP_BY_DOCUMENT, but cu_seqlens is NULL. Set documents and cu_seqlens, or use "
+                   "FH_CP_ZIGZAG.");
   if (p.transfers != FH_CP_SEND_RECV && p.transfers != FH_CP_PEER_COPIES)
     return refused(
         FH_INVALID_PROBLEM,
@@ -169,10 +176,13 @@ Result<Job> job_of(const fh_cp_problem& given) {
   job.peer_copies = p.transfers == FH_CP_PEER_COPIES;
   const bool plain_causal = whole.window_right == 0 && whole.window_left == FH_ALL;
   job.layout = p.layout != FH_CP_LAYOUT_AUTO ? p.layout : plain_causal ? FH_CP_ZIGZAG : FH_CP_CONTIGUOUS;
+  if (p.layout == FH_CP_LAYOUT_AUTO && plain_causal && job.packed() && balance_of(job).most > most_work)
+    job.layout = FH_CP_BY_DOCUMENT;
   return job;
 }
 
 std::vector<Range> ranges_of(const Job& job, int64_t rank) {
+  if (job.by_document()) return ranges_by_document(job, job.ranks, rank);
   const int64_t rows = job.rows();
   const int64_t chunks = job.layout == FH_CP_ZIGZAG ? 2 * job.ranks : job.ranks;
   // Without overflow: rows = whole chunks' rows and a rest that is spread.
@@ -198,6 +208,12 @@ std::string why_not(const Job& job, fh_cp_scheme scheme) {
   if (scheme == FH_CP_ALL_GATHER && p.alibi && p.window_right != 0)
     return "alibi is set without a causal mask: the keys fetched are not level with their queries. Use "
            "FH_CP_ALL_TO_ALL.";
+  const size_t documents = job.packed() ? job.documents.size() - 1 : 0;
+  if (scheme == FH_CP_ALL_TO_ALL && job.by_document() && documents > most_documents)
+    return text(
+        "documents is {}, but must be at most {} for an all-to-all in FH_CP_BY_DOCUMENT, which moves each piece of "
+        "each by itself. Use FH_CP_RING, FH_CP_ALL_GATHER or FH_CP_CONTIGUOUS.",
+        documents, most_documents);
   if (scheme == FH_CP_ALL_TO_ALL && p.heads_q % job.ranks != 0)
     return text("heads_q is {}, which ranks, {}, does not divide. Use FH_CP_RING or FH_CP_ALL_GATHER.", p.heads_q,
                 job.ranks);

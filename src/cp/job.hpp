@@ -38,6 +38,7 @@ struct Job {
   bool rounds() const { return out != FH_F32; }
   int64_t rows() const { return whole.seq_q; }
   bool packed() const { return !documents.empty(); }
+  bool by_document() const { return layout == FH_CP_BY_DOCUMENT; }
   int64_t element() const { return whole.dtype == FH_F32 ? 4 : 2; }  // bytes of q, k, v
   int64_t out_element() const { return out == FH_F32 ? 4 : 2; }
 };
@@ -45,14 +46,27 @@ struct Job {
 // The job, or the first thing about the problem that cannot be, in the user's names.
 Result<Job> job_of(const fh_cp_problem& problem);
 
-// The rows that a rank holds, in order; at most two ranges, none empty, no two touching.
+// The rows that a rank holds, in order; none empty. At most two ranges, no two touching; or of each document.
 std::vector<Range> ranges_of(const Job& job, int64_t rank);
+
+// Those of FH_CP_BY_DOCUMENT, of so many ranks. They end where their document ends.
+std::vector<Range> ranges_by_document(const Job& job, int64_t ranks, int64_t rank);
 
 inline int64_t rows_of(const std::vector<Range>& ranges) {
   int64_t sum = 0;
   for (const Range& range : ranges) sum += range.rows();
   return sum;
 }
+
+// Some ranks, which are the same ones whoever asks: all ranks choose alike.
+std::vector<int64_t> looked_at(const Job& job);
+
+// Pairs of a query and a key that it sees, of the ranks that are looked at, over the mean of all ranks. 1 and 1 where
+// there are no pairs.
+struct Balance {
+  double least, most;
+};
+Balance balance_of(const Job& job);
 
 // Empty, or why the scheme does not compute the job.
 std::string why_not(const Job& job, fh_cp_scheme scheme);

@@ -3,6 +3,7 @@
 #include "src/cp/piece.hpp"
 
 #include "src/cp/documents.hpp"
+#include "src/cp/ranges.hpp"
 
 namespace froghopper::cp {
 namespace {
@@ -74,7 +75,7 @@ std::vector<Range> needed(const Job& job, const std::vector<Range>& shard, const
   std::vector<Range> all;
   for (const Range& keys : owner) {
     Range hull{keys.end, keys.begin};
-    for (const Range& rows : shard) {
+    for (const Range& rows : meeting(shard, documents_with(job, keys))) {
       const std::optional<Range> s = seen(job, rows, keys);
       if (s) hull = {std::min(hull.begin, s->begin), std::max(hull.end, s->end)};
     }

@@ -23,14 +23,6 @@ struct Candidate {
   uint64_t bytes;  // of workspace, without what attention itself needs
 };
 
-// Some ranks, which are the same ones whoever asks: all ranks choose alike.
-std::vector<int64_t> looked_at(const Job& job) {
-  std::vector<int64_t> ranks{0};
-  if (job.ranks > 8) return {0, job.ranks / 2, job.ranks - 1};
-  for (int64_t rank = 1; rank < job.ranks; ++rank) ranks.push_back(rank);
-  return ranks;
-}
-
 // Of the slowest of these ranks, and of that which needs most.
 Candidate measure(const Job& job, fh_cp_scheme scheme, bool on_gpu) {
   Candidate c{scheme, 0, 0};
@@ -95,8 +87,10 @@ Result<Candidate> choose(const Job& job, const char* target, bool on_gpu, std::v
     why.push_back(text("{}: over the limit, with {}", name_of(c.scheme), counted(bytes, "byte")));
     refusals += text(" {}: workspace of {}.", name_of(c.scheme), counted(bytes, "byte"));
   }
-  return Failure{FH_UNSUPPORTED, text("no scheme computes this within workspace_limit, {}.{}",
-                                      counted(job.workspace_limit, "byte"), refusals)};
+  const std::string limit = job.workspace_limit > 0
+                                ? text(" within workspace_limit, {}", counted(job.workspace_limit, "byte"))
+                                : std::string();
+  return Failure{FH_UNSUPPORTED, text("no scheme computes this{}.{}", limit, refusals)};
 }
 
 uint64_t digest_of_plan(const Job& job, fh_cp_scheme scheme) {

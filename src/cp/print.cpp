@@ -3,6 +3,7 @@
 #include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/plan.hpp"
+#include "src/cp/ranges.hpp"
 #include "src/cp/time.hpp"
 
 namespace froghopper::cp {
@@ -41,6 +42,31 @@ int64_t longest_document(const Job& job) {
   return most;
 }
 
+const char* name_of(fh_cp_layout layout) {
+  return layout == FH_CP_ZIGZAG ? "zigzag" : layout == FH_CP_BY_DOCUMENT ? "by_document" : "contiguous";
+}
+
+// Where each rank has all rows of some heads, documents make no difference.
+std::string documents_line(const fh_cp_plan& plan) {
+  const Job& job = plan.job;
+  std::string line = text("  {}, the longest of {}", counted(job.documents.size() - 1, "document"),
+                          counted(longest_document(job), "row"));
+  if (job.ranks > 1 && plan.scheme != FH_CP_ALL_TO_ALL) {
+    const Balance balance = balance_of(job);
+    line += text("; a rank has {:.2f} to {:.2f} of the mean pairs of a query and a key", balance.least, balance.most);
+  }
+  return line + "\n";
+}
+
+std::string rows_held(const Job& job, int64_t rank) {
+  constexpr size_t most = 16;
+  const std::vector<Range> ranges = joined(ranges_of(job, rank));
+  std::string all;
+  for (size_t i = 0; i < ranges.size() && i < most; ++i) all += text(" {} to {}", ranges[i].begin, ranges[i].end);
+  if (ranges.size() > most) all += text(" and {} more, {}", ranges.size() - most, counted(rows_of(ranges), "row"));
+  return all.empty() ? " none" : all;
+}
+
 std::string mask(const fh_problem& p) {
   const std::string left = p.window_left == FH_ALL ? "all" : text("{}", p.window_left);
   const std::string right = p.window_right == FH_ALL ? "all" : text("{}", p.window_right);
@@ -75,7 +101,7 @@ struct Line {
     const char* const what = p.op == FH_BACKWARD ? "gradients of" : "attend";
     const std::string how = text("{}{}: {:.3g} FLOP", mask(p), p.accumulate ? ", merged" : "", flops_of(p, s.pairs));
     if (p.varlen)
-      return text("{} {} from {} on in {}, {} from {} on, {}", what, counted(p.total_q, "row"), s.row,
+      return text("{} {} from {} on in {}, {} from {} on, {}", what, counted(s.rows, "row"), s.row,
                   counted(p.batch, "document"), counted(p.total_kv, "key"), s.key, how);
     return text("{} rows {} to {}, {} from {} on, {}", what, s.row, s.row + p.seq_q, counted(p.seq_kv, "key"), s.key,
                 how);
@@ -86,17 +112,13 @@ struct Line {
 
 std::string printed(const fh_cp_plan& plan, const std::vector<std::string>& why) {
   const Job& job = plan.job;
-  std::string all = text("{} {} rank {} of {}, {} layout, {} of workspace, in {} and out {} bytes, {:.1f} us\n",
-                         plan.on_gpu ? "gpu" : "cpu", name_of(plan.scheme), plan.rank, job.ranks,
-                         job.layout == FH_CP_ZIGZAG ? "zigzag" : "contiguous", counted(plan.workspace, "byte"),
-                         plan.steps.bytes_in, plan.steps.bytes_out, plan.seconds * 1e6);
-  if (job.packed())
-    all += text("  {}, the longest of {}\n", counted(job.documents.size() - 1, "document"),
-                counted(longest_document(job), "row"));
+  std::string all =
+      text("{} {} rank {} of {}, {} layout, {} of workspace, in {} and out {} bytes, {:.1f} us\n",
+           plan.on_gpu ? "gpu" : "cpu", name_of(plan.scheme), plan.rank, job.ranks, name_of(job.layout),
+           counted(plan.workspace, "byte"), plan.steps.bytes_in, plan.steps.bytes_out, plan.seconds * 1e6);
+  if (job.packed()) all += documents_line(plan);
   for (const std::string& line : why) all += "  " + line + "\n";
-  std::string rows;
-  for (const Range& range : ranges_of(job, plan.rank)) rows += text(" {} to {}", range.begin, range.end);
-  all += text("  rows{}\n", rows.empty() ? " none" : rows);
+  all += "  rows" + rows_held(job, plan.rank) + "\n";
   size_t number = 0;
   for (const Step& step : plan.steps.steps) {
     if (number == most_lines) {

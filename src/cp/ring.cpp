@@ -9,12 +9,10 @@ namespace {
 
 class Ring {
  public:
-  Ring(const Job& job, int64_t rank) : b_(job, rank) {}
+  Ring(const Job& job, int64_t rank);
   Steps steps();
 
  private:
-  std::vector<Range> seen_of(int64_t owner) const;   // what this rank sees of the owner's rows
-  std::vector<Range> seen_by(int64_t reader) const;  // what the reader sees of this rank's rows
   void make_slots();
   void fetch(int64_t step);
   void attend_local();
@@ -24,10 +22,18 @@ class Ring {
 
   Builder b_;
   KeyPlaces arrived_[2], partial_[2], from_peer_[2], home_;
+  // Of each step: the rows of the rank whose keys are attended to, what this rank sees of them, and what the rank that
+  // attends to this rank's keys sees of those.
+  std::vector<std::vector<Range>> owners_, seen_, read_;
 };
 
-std::vector<Range> Ring::seen_of(int64_t owner) const { return needed(b_.job, b_.shard, ranges_of(b_.job, owner)); }
-std::vector<Range> Ring::seen_by(int64_t reader) const { return needed(b_.job, ranges_of(b_.job, reader), b_.shard); }
+Ring::Ring(const Job& job, int64_t rank) : b_(job, rank), owners_(1), seen_(1), read_(1) {
+  for (int64_t step = 1; step < job.ranks; ++step) {
+    owners_.push_back(ranges_of(job, b_.peer(-step)));
+    seen_.push_back(needed(job, b_.shard, owners_.back()));
+    read_.push_back(needed(job, ranges_of(job, b_.peer(step)), b_.shard));
+  }
+}
 
 Steps Ring::steps() {
   b_.begin(true);
@@ -54,8 +60,8 @@ Steps Ring::steps() {
 void Ring::make_slots() {
   int64_t most_seen = 0, most_read = 0;
   for (int64_t step = 1; step < b_.job.ranks; ++step) {
-    most_seen = std::max(most_seen, rows_of(seen_of(b_.peer(-step))));
-    most_read = std::max(most_read, rows_of(seen_by(b_.peer(step))));
+    most_seen = std::max(most_seen, rows_of(seen_[static_cast<size_t>(step)]));
+    most_read = std::max(most_read, rows_of(read_[static_cast<size_t>(step)]));
   }
   for (int slot = 0; slot < 2; ++slot) {
     arrived_[slot] = b_.keys(most_seen, b_.element);
@@ -67,16 +73,16 @@ void Ring::make_slots() {
 void Ring::fetch(int64_t step) {
   Exchange group{"k, v", {}, {}};
   const int64_t owner = b_.peer(-step), reader = b_.peer(step);
-  const std::vector<Range> seen = seen_of(owner);
-  b_.move_keys(group.recvs, owner, arrived_[step % 2], seen, seen, b_.element);
-  b_.move_keys(group.sends, reader, b_.own_keys(), b_.shard, seen_by(reader), b_.element);
+  const std::vector<Range>&seen = seen_[static_cast<size_t>(step)], &read = read_[static_cast<size_t>(step)];
+  b_.move_keys(group.recvs, owner, arrived_[step % 2], seen, owners_[static_cast<size_t>(step)], seen, b_.element);
+  b_.move_keys(group.sends, reader, b_.own_keys(), b_.shard, read, read, b_.element);
   b_.exchange(std::move(group));
 }
 
 void Ring::attend_local() { b_.attend(Block(b_.shard), b_.own_keys(), home_); }
 
 void Ring::attend_step(int64_t step) {
-  const Block block(seen_of(b_.peer(-step)));
+  const Block block(seen_[static_cast<size_t>(step)]);
   KeyPlaces keys = arrived_[step % 2], grads = partial_[step % 2];
   keys.rows = grads.rows = block.rows;
   if (b_.job.backward()) b_.clear(grads);
@@ -86,15 +92,15 @@ void Ring::attend_step(int64_t step) {
 void Ring::send_gradients(int64_t step) {
   Exchange group{"dk, dv", {}, {}};
   const int64_t owner = b_.peer(-step), reader = b_.peer(step);
-  const std::vector<Range> seen = seen_of(owner), read = seen_by(reader);
-  b_.move_keys(group.sends, owner, partial_[step % 2], seen, seen, 4);
-  b_.move_keys(group.recvs, reader, from_peer_[step % 2], read, read, 4);
+  const std::vector<Range>&seen = seen_[static_cast<size_t>(step)], &read = read_[static_cast<size_t>(step)];
+  b_.move_keys(group.sends, owner, partial_[step % 2], seen, seen, seen, 4);
+  b_.move_keys(group.recvs, reader, from_peer_[step % 2], read, read, read, 4);
   b_.exchange(std::move(group));
 }
 
 void Ring::add_gradients(int64_t step) {
   b_.add(Wait{});
-  b_.add_rows(home_, b_.shard, from_peer_[step % 2], seen_by(b_.peer(step)));
+  b_.add_rows(home_, b_.shard, from_peer_[step % 2], read_[static_cast<size_t>(step)]);
 }
 
 }  // namespace

@@ -322,6 +322,8 @@ Result<void> Run::step(const Attend& s) {
   if (s.lse_rows > 0 && x.lse != nullptr) x.lse_stride_seq = 1, x.lse_stride_head = s.lse_rows;
   x.cu_seqlens_q = reinterpret_cast<const int32_t*>(at(s.cu_seqlens_q));
   x.cu_seqlens_kv = reinterpret_cast<const int32_t*>(at(s.cu_seqlens_kv));
+  x.seqused_q = reinterpret_cast<const int32_t*>(at(s.seqused_q));
+  x.seqused_kv = reinterpret_cast<const int32_t*>(at(s.seqused_kv));
   x.sink = reinterpret_cast<const float*>(at(s.sink));
   if (p.alibi) x.alibi_slopes = {at(s.slopes), 0, 0, 1};
   if (p.op == FH_BACKWARD) {

@@ -82,6 +82,7 @@ struct Operand {
 };
 struct Attend {
   size_t problem;            // in Steps.problems
+  int64_t rows;              // queries that it computes, of one head
   double pairs;              // query rows times keys that are seen, of one head of one sequence
   int64_t row = 0, key = 0;  // where they are in the whole sequence, to be printed
   Operand q, k, v, o, grad_o, grad_q, grad_k, grad_v;
@@ -89,6 +90,7 @@ struct Attend {
   int64_t lse_rows = 0;  // numbers from one head of lse to the next, where these are not the call's rows
   Place sink, slopes, grad_sink;
   Place cu_seqlens_q, cu_seqlens_kv;  // of several documents
+  Place seqused_q, seqused_kv;        // where rows or keys lie between them that are not theirs
 };
 
 using Step = std::variant<Exchange, Wait, Fill, Copy, Add, Convert, Spread, Attend>;

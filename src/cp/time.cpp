@@ -22,6 +22,18 @@ constexpr Rates h100_copies = {705e12, 585e12, 20e-6, 1.3e12, 15e-6, 378e9, 150e
 // A CPU. The orders of magnitude of one socket, not measured: they rank schemes, and the times are no prediction.
 constexpr Rates cpu = {1e12, 0.7e12, 20e-6, 2e10, 20e-6, 1e10, 50e-6, 1e9, 1.0};
 
+// Documents that are divided make many transfers of a group. Up to 16 with a peer are in its latency, and of the others
+// each starts 3 us after the one before. Both are assumed.
+constexpr size_t transfers_in_latency = 16;
+constexpr double transfer_start = 3e-6;
+
+double start_seconds(const Job& job, const std::vector<Transfer>& transfers) {
+  if (transfers.size() <= transfers_in_latency) return 0;
+  const bool one_peer = transfers.front().peer == transfers.back().peer;
+  const size_t first = transfers_in_latency * (one_peer ? 1 : static_cast<size_t>(job.ranks - 1));
+  return static_cast<double>(std::max(transfers.size(), first) - first) * transfer_start;
+}
+
 double transfer_seconds(const Job& job, const Exchange& group, int64_t rank, const Rates& rates) {
   double near = 0, far = 0, near_out = 0, far_out = 0;
   const auto add = [&](const std::vector<Transfer>& transfers, double& inside, double& outside) {
@@ -32,8 +44,9 @@ double transfer_seconds(const Job& job, const Exchange& group, int64_t rank, con
   add(group.sends, near_out, far_out);
   near = std::max(near, near_out), far = std::max(far, far_out);
   if (near + far == 0) return 0;
-  return std::max(near > 0 ? rates.latency + near / rates.bandwidth : 0,
-                  far > 0 ? rates.far_latency + far / rates.far_bandwidth : 0);
+  const double starts = std::max(start_seconds(job, group.recvs), start_seconds(job, group.sends));
+  return starts + std::max(near > 0 ? rates.latency + near / rates.bandwidth : 0,
+                           far > 0 ? rates.far_latency + far / rates.far_bandwidth : 0);
 }
 
 struct Alone {
@@ -54,7 +67,7 @@ struct Alone {
     const bool backward = p.op == FH_BACKWARD;
     const double flops = flops_of(p, s.pairs);
     // With accumulate a call reads and writes o, or dq, in f32.
-    const double rows = static_cast<double>(p.varlen ? p.total_q : p.batch * p.seq_q);
+    const double rows = static_cast<double>(s.rows);
     const double merged =
         p.accumulate ? rows * static_cast<double>(p.heads_q) * static_cast<double>(backward ? p.dim_qk : p.dim_v) * 4
                      : 0;

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of froghopper.torch.context_parallel that are wrong on one rank or on all, for context_parallel_ranks.py."""
+import time
+
+import numpy as np
+import torch
+
+import froghopper
+from froghopper.torch import context_parallel as cp
+
+
+def disagreeing(rank, size):
+    """What each disagreement is answered with, on this rank; the group goes on after each."""
+    def q(*shape, dtype=torch.float32): return torch.ones(*shape, dtype=dtype)
+    last, found = rank == size - 1, {}
+    found["unknown group"] = caught(lambda: cp.attention(*[q(1, 4, 2, 8)] * 3, "no such group"))[1]
+    sides = {
+        "heads": lambda: (q(1, 4, 4 if last else 2, 8), *[q(1, 4, 2, 8)] * 2, {}),
+        "batch": lambda: (*[q(2 if last else 1, 4, 2, 8)] * 3, {}),
+        "dtype": lambda: (*[q(1, 4, 2, 8, dtype=torch.bfloat16 if last else torch.float32)] * 3, {}),
+        "causal": lambda: (*[q(1, 4, 2, 8)] * 3, dict(causal=last)),
+        "scale": lambda: (*[q(1, 4, 2, 8)] * 3, dict(scale=0.5 if last else None)),
+        "scheme": lambda: (*[q(1, 4, 2, 8)] * 3, dict(scheme="all_gather" if last else "ring")),
+        "layout": lambda: (*[q(1, 4, 2, 8)] * 3, dict(layout="contiguous" if last else "zigzag")),
+        "transfers": lambda: (*[q(1, 4, 2, 8)] * 3, dict(transfers="send_recv" if last else "auto")),
+        "copies on the CPU": lambda: (*[q(1, 4, 2, 8)] * 3, dict(transfers="copies")),
+        "unknown transfers": lambda: (*[q(1, 4, 2, 8)] * 3, dict(transfers="nccl")),
+        "requires_grad": lambda: (q(1, 4, 2, 8).requires_grad_(last), *[q(1, 4, 2, 8)] * 2, {}),
+        "values of sink": lambda: (*[q(1, 4, 2, 8)] * 3, dict(sink=torch.tensor([0.5, 2.0 if last else 1.0]))),
+        "values of slopes": lambda: (*[q(1, 4, 2, 8)] * 3, dict(alibi_slopes=torch.tensor([0.5, 2.0 if last else 1]),
+                                                                scheme="all_gather")),
+        "sink": lambda: (*[q(1, 4, 2, 8)] * 3, dict(sink=torch.ones(2) if last else None)),
+        "refusal": lambda: (*[q(1, 4, 2, 8)] * 2, q(1, 4, 2, 8)[0] if last else q(1, 4, 2, 8), {}),
+        "rows of zigzag": lambda: (*[q(1, 9 if last else 4, 2, 8)] * 3, {}),
+        **{f"documents, {name}": lambda options=options: (*[q(1, 4, 2, 8)] * 3, options) for name, options in {
+            "other ones": dict(cu_seqlens=torch.tensor([0, 6 if last else 5, 12])),
+            "many": dict(cu_seqlens=[*range(7), 6 if last else 7, *range(8, 13)]),
+            "on one rank": dict(cu_seqlens=[0, 12] if last else None),
+            "begin": dict(cu_seqlens=[1, 12]), "fall": dict(cu_seqlens=(0, 7, 6, 12)),
+            "total": dict(cu_seqlens=[0, 5, 13]), "none": dict(cu_seqlens=[0] if last else [0, 12]),
+            "type": dict(cu_seqlens=torch.ones(3)), "not a list": dict(cu_seqlens=12),
+        }.items()},
+        "by document, one rank": lambda: (*[q(1, 4, 2, 8)] * 3, dict(
+            layout="by_document", cu_seqlens=None if last else [0, 5, 12])),
+        "by document, rows": lambda: (*[q(1, 2 if last else 4, 2, 8)] * 3, dict(layout="by_document",
+                                                                                cu_seqlens=[0, 5, 10])),
+        "documents, batch": lambda: (*[q(2, 4, 2, 8)] * 3, dict(cu_seqlens=[0, 5, 12])),
+    }
+    plain = q(1, 4, 2, 8)
+    strange = {  # what no operator of PyTorch takes, on one rank alone
+        "sparse": dict(k=plain.to_sparse()), "quantised": dict(v=torch.quantize_per_tensor(plain, 1, 0, torch.quint8)),
+        "nested": dict(q=torch.nested.nested_tensor([plain[0]])), "without memory": dict(k=plain.to("meta")),
+        "sparse sink": dict(sink=q(2).to_sparse()), "sink without memory": dict(sink=q(2).to("meta")),
+        "sparse documents": dict(cu_seqlens=torch.tensor([0, 12]).to_sparse()),
+        "documents without memory": dict(cu_seqlens=torch.tensor([0, 12], device="meta")),
+        "array for a layout": dict(layout=np.array(["zigzag", "ring"])),
+        "array for a scheme": dict(scheme=np.array(["zigzag", "ring"])),
+    }
+    sides |= {name: lambda wrong=wrong: (
+        *[(wrong if last else {}).get(name, plain) for name in "qkv"],
+        {name: x for name, x in wrong.items() if last and name not in "qkv"}) for name, wrong in strange.items()}
+    for name, made in sides.items():
+        *tensors, options = made()
+        try: found[name] = repr(cp.attention(*tensors, **options).shape)
+        except froghopper.Error as error: found[name] = str(error)
+    found["then"] = cp.attention(*[q(1, 4, 2, 8)] * 3).sum().item()
+    if last: found["unshard"] = caught(lambda: cp.unshard(q(2, 3)))
+    else: found["unshard"] = caught(lambda: cp.unshard(q(3, 3)))
+    return found
+
+
+def caught(call):
+    """(what a call raised, after how many seconds)."""
+    begun = time.monotonic()
+    try: call()
+    except Exception as error: return type(error).__name__, str(error), time.monotonic() - begun
+    return "", "", time.monotonic() - begun
