@@ -16,6 +16,8 @@ class CpScheme(enum.IntEnum):
     CP_RING = 1
     CP_ALL_GATHER = 2
     CP_ALL_TO_ALL = 3
+    CP_ALL_TO_ALL_RING = 4
+    CP_ALL_TO_ALL_GATHER = 5
 
 
 class CpLayout(enum.IntEnum):
@@ -43,6 +45,7 @@ class CpProblem(ctypes.Structure):
     transfers: int
     documents: int
     cu_seqlens: int | None
+    heads_ranks: int
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("whole", ctypes.c_void_p),
@@ -57,6 +60,7 @@ class CpProblem(ctypes.Structure):
         ("transfers", ctypes.c_int),
         ("documents", ctypes.c_int32),
         ("cu_seqlens", ctypes.c_void_p),
+        ("heads_ranks", ctypes.c_int64),
     ]
 
 
@@ -191,6 +195,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fh_cp_plan_on_gpu": (ctypes.c_int, [ctypes.c_void_p]),
     "fh_cp_plan_scheme": (ctypes.c_int, [ctypes.c_void_p]),
     "fh_cp_plan_layout": (ctypes.c_int, [ctypes.c_void_p]),
+    "fh_cp_plan_heads_ranks": (ctypes.c_int64, [ctypes.c_void_p]),
     "fh_cp_plan_bytes_in": (ctypes.c_uint64, [ctypes.c_void_p]),
     "fh_cp_plan_bytes_out": (ctypes.c_uint64, [ctypes.c_void_p]),
     "fh_cp_plan_tables": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]),

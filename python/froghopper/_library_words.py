@@ -117,6 +117,7 @@ WORDS = {
     "FH_E5M2": "float8_e5m2", "FH_BOTTOM_RIGHT": "bottom_right", "FH_TOP_LEFT": "top_left",
     "cache_k": "k_cache", "cache_v": "v_cache", "FH_CP_RING": 'scheme="ring"',
     "FH_CP_ALL_GATHER": 'scheme="all_gather"', "FH_CP_ALL_TO_ALL": 'scheme="all_to_all"',
+    "FH_CP_ALL_TO_ALL_RING": 'scheme="all_to_all_ring"', "FH_CP_ALL_TO_ALL_GATHER": 'scheme="all_to_all_gather"',
 }
 _sentences = [(re.compile(found), put) for found, put in SENTENCES]
 _words = re.compile(rf"\b({'|'.join(WORDS)})\b")

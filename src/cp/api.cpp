@@ -59,6 +59,7 @@ uint64_t fh_cp_plan_workspace_bytes(const fh_cp_plan* plan) { return plan ? plan
 int fh_cp_plan_on_gpu(const fh_cp_plan* plan) { return plan ? plan->on_gpu : 0; }
 fh_cp_scheme fh_cp_plan_scheme(const fh_cp_plan* plan) { return plan ? plan->scheme : FH_CP_AUTO; }
 fh_cp_layout fh_cp_plan_layout(const fh_cp_plan* plan) { return plan ? plan->job.layout : FH_CP_LAYOUT_AUTO; }
+int64_t fh_cp_plan_heads_ranks(const fh_cp_plan* plan) { return plan ? plan->job.heads_ranks : 0; }
 uint64_t fh_cp_plan_bytes_in(const fh_cp_plan* plan) {
   return plan ? static_cast<uint64_t>(plan->steps.bytes_in) : 0;
 }

@@ -2,6 +2,7 @@
 // cp: a plan as lines of text.
 #include "src/base/counted.hpp"
 #include "src/base/text.hpp"
+#include "src/cp/grid.hpp"
 #include "src/cp/plan.hpp"
 #include "src/cp/time.hpp"
 
@@ -87,7 +88,7 @@ struct Line {
 std::string printed(const fh_cp_plan& plan, const std::vector<std::string>& why) {
   const Job& job = plan.job;
   std::string all = text("{} {} rank {} of {}, {} layout, {} of workspace, in {} and out {} bytes, {:.1f} us\n",
-                         plan.on_gpu ? "gpu" : "cpu", name_of(plan.scheme), plan.rank, job.ranks,
+                         plan.on_gpu ? "gpu" : "cpu", name_of(job, plan.scheme), plan.rank, job.ranks,
                          job.layout == FH_CP_ZIGZAG ? "zigzag" : "contiguous", counted(plan.workspace, "byte"),
                          plan.steps.bytes_in, plan.steps.bytes_out, plan.seconds * 1e6);
   if (job.packed())
