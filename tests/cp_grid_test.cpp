@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claims about grids of ranks, which exchange heads among neighbours and attend between the groups: every grid gives
-// what fp64 gives, as closely as one rank does, forward and backward; the bits are those of a ring of as many ranks as there
-// are groups; what a rank holds does not depend on the grid; only what is seen moves; the plan's own choice is the
-// fastest grid; what cannot be is said.
+// what fp64 gives, as closely as one rank does, forward and backward; the bits are those of a ring of as many ranks as
+// there are groups; what a rank holds does not depend on the grid; only what is seen moves; the plan's own choice is
+// the fastest grid; what cannot be is said.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -153,8 +153,8 @@ TEST(ContextParallelGrid, a_shard_does_not_depend_on_the_scheme) {
 }
 
 // 4 ranks of 16 rows, zigzag, 4 query heads and 2 of keys, 16 and 8 columns in f32. A row has 4 (16 + 8) (4 + 2) bytes
-// of q, k, v and o, and 16 of lse. To its neighbour a rank sends the halves of q, k, v and of o and lse. Of the 2 groups,
-// each rank sends the other k and v of one head: the first chunk of 16 rows, and group 1 its second chunk as well.
+// of q, k, v and o, and 16 of lse. To its neighbour a rank sends half of them. To the other group it sends k and v of
+// one head: the first chunk of 16 rows, and from group 1 the second chunk as well.
 TEST(ContextParallelGrid, only_what_is_seen_moves) {
   CpCase c = on({4, 2}, causal(small(64)), FH_CP_ALL_TO_ALL_RING);
   c.whole.batch = 1;

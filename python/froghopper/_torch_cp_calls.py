@@ -39,6 +39,7 @@ class Options(NamedTuple):
     scale: float | None
     deterministic: bool
     transfers: str
+    heads_ranks: int
 
 
 def moved() -> int:
@@ -154,7 +155,7 @@ def plan_of(group: Any, total: int, q: Tensor, k: Tensor, v: Tensor, sink: Tenso
                          scale=options.scale, sink=sink is not None, alibi=slopes is not None,
                          deterministic=backward and options.deterministic)
         return Plan(whole, group.size(), group.rank(), options.scheme, layout, target, per_host, peer_copies,
-                    None if documents is None else documents.tolist())
+                    None if documents is None else documents.tolist(), options.heads_ranks)
     return key, _plans.get(of_rank) or cached(_plans, of_rank, made)
 
 

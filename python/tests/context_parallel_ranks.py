@@ -56,9 +56,12 @@ CASES = {name: PLAIN | changes for name, changes in {
                               heads=(4, 1)),
     "documents, few rows": dict(options=dict(causal=True, deterministic=True, cu_seqlens=[0, 1, 3]), rows=3, batch=1),
 }.items()}
-SCHEMES = ("auto", "ring", "all_gather", "all_to_all")
-WITH_AUTO = ("causal", "window", "documents")
-RUNS = [(name, scheme) for name in CASES for scheme in SCHEMES if scheme != "auto" or name in WITH_AUTO]
+SCHEMES = ("auto", "ring", "all_gather", "all_to_all", "all_to_all_ring", "all_to_all_gather")
+GRIDS = SCHEMES[4:]  # two neighbours exchange heads
+ONLY = {"auto": ("causal", "window", "documents"),
+        **dict.fromkeys(GRIDS, ("causal", "six heads", "one key head", "window, both sides", "softcap, scale, sink",
+                                "slopes", "fewer rows than ranks", "documents, everything"))}
+RUNS = [(name, scheme) for name in CASES for scheme in SCHEMES if name in ONLY.get(scheme, CASES)]
 
 
 def drawn(*shape, seed, dtype="float32"):
@@ -92,7 +95,8 @@ def compute(case, scheme, places, around=lambda x: x, group=None):
     q, k, v = (around(x[:, places]).requires_grad_() for x in tensors)
     options = {name: x.clone() if torch.is_tensor(x) else x for name, x in options.items()}
     if "sink" in options: options["sink"].requires_grad_()
-    o, lse = cp.attention(q, k, v, group, scheme=scheme, layout=case["layout"], return_lse=True, **options)
+    o, lse = cp.attention(q, k, v, group, scheme=scheme, heads_ranks=2 if scheme in GRIDS else 0,
+                          layout=case["layout"], return_lse=True, **options)
     asked = [q, k, v, *([options["sink"]] if "sink" in options else [])]
     grads = torch.autograd.grad([o, lse], asked, [around(grad_o[:, places]), grad_lse[:, places].transpose(1, 2)])
     return places, o.detach(), lse.detach(), *grads
@@ -190,6 +194,9 @@ def disagreeing(rank, size):
         "causal": lambda: (*[q(1, 4, 2, 8)] * 3, dict(causal=last)),
         "scale": lambda: (*[q(1, 4, 2, 8)] * 3, dict(scale=0.5 if last else None)),
         "scheme": lambda: (*[q(1, 4, 2, 8)] * 3, dict(scheme="all_gather" if last else "ring")),
+        "heads_ranks": lambda: (*[q(1, 4, 6, 8)] * 3, dict(scheme="all_to_all_ring", heads_ranks=3 if last else 1)),
+        "heads_ranks of others": lambda: (*[q(1, 4, 6, 8)] * 3, dict(heads_ranks=2)),
+        "heads_ranks of a ring": lambda: (*[q(1, 4, 6, 8)] * 3, dict(scheme="ring", heads_ranks=3)),
         "layout": lambda: (*[q(1, 4, 2, 8)] * 3, dict(layout="contiguous" if last else "zigzag")),
         "transfers": lambda: (*[q(1, 4, 2, 8)] * 3, dict(transfers="send_recv" if last else "auto")),
         "copies on the CPU": lambda: (*[q(1, 4, 2, 8)] * 3, dict(transfers="copies")),

@@ -23,7 +23,7 @@ from froghopper import _library, _parallel
 if not pathlib.Path(_library.library().path).resolve().with_name(_parallel.NAME).exists():
     pytest.skip(f"{_parallel.NAME} is not beside the library", allow_module_level=True)
 
-from context_parallel_ranks import CASES, RUNS, SCHEMES, TIMEOUT, whole_of
+from context_parallel_ranks import CASES, GRIDS, RUNS, SCHEMES, TIMEOUT, whole_of
 from plain import Options, Sequence, backward, excess, forward
 from programs import run_python
 
@@ -36,6 +36,9 @@ from froghopper import torch as froghopper_torch
 
 HERE = pathlib.Path(__file__).resolve().parent
 REFUSED = {("window, both sides", "ring"): "window.*the ring takes", ("slopes", "ring"): "alibi.*ring",
+           ("window, both sides", "all_to_all_ring"): "window.*the ring.*Use scheme=\"all_to_all_gather\"",
+           ("slopes", "all_to_all_ring"): "alibi.*Use scheme=\"all_to_all_gather\" with a causal mask",
+           **{("six heads", grid): "heads_kv.* 3.*heads_ranks.* 2" for grid in GRIDS},
            ("six heads", "all_to_all"): "heads_.* is (6|3)",
            ("documents, both sides", "ring"): "window.*the ring takes.*Use scheme=\"all_gather\"",
            ("documents, slopes", "ring"): "alibi.*ring"}
@@ -138,6 +141,10 @@ def test_zigzag_balances_causal_pairs(found):
     ("causal", "causal .*False on rank 0 and True on rank 2"),
     ("scale", "scale .* on rank 0 and 0.5 on rank 2"),
     ("scheme", "scheme .*ring on rank 0 and all_gather on rank 2"),
+    ("heads_ranks", "heads_ranks .* is 1 on rank 0 and 3 on rank 2"),
+    ("heads_ranks of others", "heads_ranks is 2, but must divide ranks, 3. Set it to a divisor"),
+    ("heads_ranks of a ring", "heads_ranks is 3, but must be 0 with a scheme that has no groups of ranks.*"
+                              "Set it to 0, or use scheme=\"all_to_all_ring\""),
     ("layout", "layout .*zigzag on rank 0 and contiguous on rank 2"),
     ("transfers", "transfers .*auto on rank 0 and send_recv on rank 2"),
     ("copies on the CPU", "transfers is \"copies\", which are between GPUs, but q is on the CPU"),

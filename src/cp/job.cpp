@@ -156,10 +156,9 @@ Result<Job> job_of(const fh_cp_problem& given) {
     if (p.scheme != FH_CP_AUTO && !on_grid(p.scheme))
       return refused(
           FH_INVALID_PROBLEM,
-          text(
-              "heads_ranks is {}, but must be 0 with a scheme that has no groups of ranks. Set it to 0, or scheme to "
-              "FH_CP_ALL_TO_ALL_RING or FH_CP_ALL_TO_ALL_GATHER.",
-              p.heads_ranks));
+          text("heads_ranks is {}, but must be 0 with a scheme that has no groups of ranks. Set it to 0, or use "
+               "FH_CP_ALL_TO_ALL_RING or FH_CP_ALL_TO_ALL_GATHER.",
+               p.heads_ranks));
     if (p.heads_ranks < 0 || p.ranks % p.heads_ranks != 0)
       return refused(
           FH_INVALID_PROBLEM,

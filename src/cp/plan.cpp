@@ -88,8 +88,8 @@ Result<std::vector<Candidate>> candidates(const Job& job, bool on_gpu, std::vect
   return all;
 }
 
-// The fastest that keeps to the limit, which only FH_CP_AUTO has. Attention is planned, for which kernels may have to be
-// compiled, only for a scheme that would be taken.
+// The fastest that keeps to the limit, which only FH_CP_AUTO has. Attention is planned, for which kernels may have to
+// be compiled, only for a scheme that would be taken.
 Result<Candidate> choose(const Job& job, const char* target, bool on_gpu, std::vector<std::string>& why) {
   std::string refusals;
   Result<std::vector<Candidate>> found = candidates(job, on_gpu, why, refusals);
