@@ -80,6 +80,34 @@ typedef enum fh_cp_transfers {
   FH_CP_PEER_COPIES = 1
 } fh_cp_transfers;
 
+/* What transfers and calls cost on a machine, for the model of time: measured by `python3 -m froghopper probe`, or
+ * known otherwise. A field that is 0 takes the library's own figure. Latencies are seconds of a group of transfers.
+ * Bandwidths are bytes a second that a rank receives while it sends as much. Start from fh_cp_topology_init(). */
+typedef struct fh_cp_topology {
+  size_t size;               /* sizeof(fh_cp_topology) */
+  double latency, bandwidth; /* FH_CP_SEND_RECV, within a host, from one peer */
+  double gather_bandwidth;   /* the same from several peers at once; 0: bandwidth */
+  double slowdown;           /* how many times as long a call of the attention takes beside these transfers; 0, or 1
+                               * and more */
+  double copy_latency, copy_bandwidth, copy_gather_bandwidth, copy_slowdown; /* the same of FH_CP_PEER_COPIES */
+  double far_latency, far_bandwidth;                                         /* FH_CP_SEND_RECV between hosts */
+  double memory;                        /* bytes a second that a copy in a rank's own memory moves */
+  double call;                          /* seconds of a call of the attention beside its FLOP */
+  double forward_flops, backward_flops; /* FLOP a second of long calls */
+} fh_cp_topology;
+
+/* Every number is 0. */
+static inline fh_cp_topology fh_cp_topology_init(void) {
+  fh_cp_topology t;
+  memset(&t, 0, sizeof t);
+  t.size = sizeof t;
+  return t;
+}
+
+/* text: lines of a field's name and a number, as `probe` writes them to a file; what follows # in a line is a comment.
+ * Fields without a line become 0. */
+FH_API fh_status fh_cp_topology_parse(const char* text, fh_cp_topology* topology);
+
 /* What is computed, on how many ranks, and which of them this one is. Start from fh_cp_problem_init(). */
 typedef struct fh_cp_problem {
   size_t size; /* sizeof(fh_cp_problem) */
@@ -110,6 +138,10 @@ typedef struct fh_cp_problem {
    * the next heads_ranks, and so on. It divides ranks. 0: the fastest, by the model of time. FH_CP_AUTO considers these
    * two schemes with this number alone. With other schemes it must be 0. A shard does not depend on it. */
   int64_t heads_ranks;
+  /* For the model of time. Only fh_cp_plan_create and fh_cp_explain read it. NULL: the file that the environment
+   * variable FROGHOPPER_CP_TOPOLOGY names, where it is set; else the library's figures. Ranks that choose differently
+   * by it are told so when they run. */
+  const fh_cp_topology* topology;
 } fh_cp_problem;
 
 /* ranks is 1, every other field is 0. */

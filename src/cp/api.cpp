@@ -6,6 +6,7 @@
 #include "src/base/text.hpp"
 #include "src/cp/errors.hpp"
 #include "src/cp/plan.hpp"
+#include "src/cp/time.hpp"
 
 namespace froghopper::cp {
 namespace {
@@ -54,6 +55,15 @@ fh_status fh_cp_plan_rows(const fh_cp_plan* plan, int64_t rank, fh_cp_range* ran
     ranges[i] = {all[static_cast<size_t>(i)].begin, all[static_cast<size_t>(i)].end};
   return FH_OK;
 } catch (const std::exception& e) { return failed("fh_cp_plan_rows", {FH_INTERNAL, e.what()}); }
+
+fh_status fh_cp_topology_parse(const char* text, fh_cp_topology* topology) try {
+  if (text == nullptr || topology == nullptr)
+    return failed("fh_cp_topology_parse", {FH_INVALID_PROBLEM, "text or topology is NULL. Give both."});
+  const Result<fh_cp_topology> read = parsed_topology(text);
+  if (!read) return failed("fh_cp_topology_parse", read.failure());
+  *topology = *read;
+  return FH_OK;
+} catch (const std::exception& e) { return failed("fh_cp_topology_parse", {FH_INTERNAL, e.what()}); }
 
 uint64_t fh_cp_plan_workspace_bytes(const fh_cp_plan* plan) { return plan ? plan->workspace : 0; }
 int fh_cp_plan_on_gpu(const fh_cp_plan* plan) { return plan ? plan->on_gpu : 0; }

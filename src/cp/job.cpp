@@ -8,6 +8,7 @@
 #include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/grid.hpp"
+#include "src/cp/time.hpp"
 
 namespace froghopper::cp {
 namespace {
@@ -196,6 +197,7 @@ Result<Job> job_of(const fh_cp_problem& given) {
   job.peer_copies = p.transfers == FH_CP_PEER_COPIES;
   const bool plain_causal = whole.window_right == 0 && whole.window_left == FH_ALL;
   job.layout = p.layout != FH_CP_LAYOUT_AUTO ? p.layout : plain_causal ? FH_CP_ZIGZAG : FH_CP_CONTIGUOUS;
+  if (Result<void> taken = take_topology(p, job); !taken) return taken.failure();
   return job;
 }
 

@@ -94,6 +94,7 @@ std::string printed(const fh_cp_plan& plan, const std::vector<std::string>& why)
   if (job.packed())
     all += text("  {}, the longest of {}\n", counted(job.documents.size() - 1, "document"),
                 counted(longest_document(job), "row"));
+  all += topology_line(job, plan.on_gpu);
   for (const std::string& line : why) all += "  " + line + "\n";
   std::string rows;
   for (const Range& range : ranges_of(job, plan.rank)) rows += text(" {} to {}", range.begin, range.end);
