@@ -4,13 +4,14 @@ framework; _torch_cp_transport.py moves the bytes.
 """
 import ctypes
 import functools
+import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from froghopper import _c
 from froghopper import _c_parallel as c
-from froghopper._errors import Error, LibraryNotFound, error_of
+from froghopper._errors import Error, InvalidProblem, LibraryNotFound, error_of
 from froghopper._library import library
 from froghopper._values import one_of, text, whole_number, wrong_kind
 
@@ -61,7 +62,8 @@ def chosen_by_plan(scheme: str, heads_ranks: int) -> bool:
 
 def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, scheme: str = "auto",
             layout: str = "zigzag", ranks_per_host: int = 0, transfers: str = "send_recv",
-            cu_seqlens: Sequence[int] | None = None, heads_ranks: int = 0) -> str:
+            cu_seqlens: Sequence[int] | None = None, heads_ranks: int = 0,
+            topology: Mapping[str, float] | str | os.PathLike[str] | None = None) -> str:
     """What one rank would do, in words: the scheme and why, then its steps, bytes and predicted times; or why nothing
     computes it. Moves nothing, and needs neither a group nor a GPU.
 
@@ -74,6 +76,9 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
     transfers       "send_recv", as NCCL's, or "copies" between the GPUs of one host
     cu_seqlens      where documents begin in the one row of the problem, and the end, as of attention
 
+    topology        what probe has found on the machine, or the file that it has written. None: the file that
+                    FROGHOPPER_CP_TOPOLOGY names, or the library's own figures
+
     What is wrong with these is told too, not raised.
     """
     try:
@@ -82,9 +87,24 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
                     one_of("layout", layout, LAYOUTS), text("target", target, "cpu"),
                     whole_number("ranks_per_host", ranks_per_host),
                     one_of("transfers", transfers, {"send_recv": False, "copies": True}) == "copies",
-                    None if cu_seqlens is None else rows_of(cu_seqlens), whole_number("heads_ranks", heads_ranks))
+                    None if cu_seqlens is None else rows_of(cu_seqlens), whole_number("heads_ranks", heads_ranks),
+                    None if topology is None else topology_of(topology))
         return plan.text()
     except Error as error: return f"not computed {error}"
+
+
+def topology_of(given: Any) -> c.CpTopology:
+    """given: fields and numbers, or the name of a file of them."""
+    if isinstance(given, Mapping): lines = "\n".join(f"{name} {value!r}" for name, value in given.items())
+    elif isinstance(given, str | os.PathLike):
+        try: lines = pathlib.Path(given).read_text()
+        except (OSError, ValueError) as error:
+            raise InvalidProblem(f"topology must be a file that can be read, but {error}. Use what probe has "
+                                 "written.") from error
+    else: wrong_kind("topology", given, "what probe returns, or a file", "the file that probe has written")
+    found = c.CpTopology()
+    check_status(calls().fh_cp_topology_parse(lines.encode(), ctypes.byref(found)))
+    return found
 
 
 def rows_of(cu_seqlens: Any) -> list[int]:
@@ -100,11 +120,12 @@ class Plan:
 
     def __init__(self, whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, target: str,
                  ranks_per_host: int, peer_copies: bool, cu_seqlens: Sequence[int] | None = None,
-                 heads_ranks: int = 0):
+                 heads_ranks: int = 0, topology: c.CpTopology | None = None):
         """The arguments of described. Raises what the library refuses."""
         self._pointer = ctypes.c_void_p()
         held = None if cu_seqlens is None else (ctypes.c_int64 * max(1, len(cu_seqlens)))(*cu_seqlens)
         problem = described(whole, ranks, rank, scheme, layout, ranks_per_host, peer_copies, held, heads_ranks)
+        if topology is not None: problem.topology = ctypes.addressof(topology)
         check_status(calls().fh_cp_plan_create(ctypes.byref(problem), target.encode(), ctypes.byref(self._pointer)))
         self.workspace_bytes = int(calls().fh_cp_plan_workspace_bytes(self._pointer))
         self.bytes_in = int(calls().fh_cp_plan_bytes_in(self._pointer))

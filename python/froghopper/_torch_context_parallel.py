@@ -7,6 +7,7 @@
     o = cp.attention(q, k, v, causal=True)                       q, k, v, o: this rank's rows
     whole = cp.unshard(o.detach())                               all rows on every rank
     o = cp.decode(q, k_part, v_part, seqused_kv=lengths)         a step of decoding: this rank's part of the cache
+    cp.probe(file="machine.txt")                                 measure the machine, for plans to come
     print(cp.explain("fwd bf16 b1 hq64 hkv8 sq1048576 skv1048576 d128 causal", 8, "h100"))
 
 attention moves k and v, or heads, between the ranks, as its scheme says, and computes on every rank the rows that the
@@ -31,6 +32,7 @@ from froghopper._torch_calls import check_tensor
 from froghopper._torch_cp_decode import decode
 from froghopper._torch_cp_calls import moved
 from froghopper._torch_cp_layout import Layout, check_layout, positions, shard, unshard
+from froghopper._torch_cp_probe import probe
 from froghopper._torch_eager import computable, requires_grad
 from froghopper._torch_options import check_slopes, decided, plain, window_of
 from froghopper._values import shown, whole_number
@@ -39,7 +41,7 @@ from froghopper._words import takes_words_of_others
 Scheme = Literal["auto", "ring", "all_gather", "all_to_all", "all_to_all_ring", "all_to_all_gather"]
 Transfers = Literal["auto", "copies", "send_recv"]
 
-__all__ = ["attention", "decode", "explain", "moved", "positions", "shard", "unshard"]
+__all__ = ["attention", "decode", "explain", "moved", "positions", "probe", "shard", "unshard"]
 
 
 def __dir__() -> list[str]: return sorted(__all__)

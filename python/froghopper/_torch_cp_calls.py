@@ -166,7 +166,7 @@ def run(key: Any, plan: Plan, group: Any, shared: Shared | None, tensors: dict[s
     q = tensors["q"]
     assert q is not None
     workspace = (calls.workspace_of(q, plan.workspace_bytes + ALIGNMENT - 1) if shared is None else
-                 shared.workspace(plan, key))
+                 shared.workspace(plan.workspace_bytes, key))
     if q.is_cuda and group.size() > 1 and shared is None: groups.connect(group, q)
     functions = Functions(group, [x for x in (*tensors.values(), workspace) if x is not None])
     addresses = {name: address(x) for name, x in tensors.items()}

@@ -15,6 +15,7 @@ import runpy
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 
@@ -23,6 +24,7 @@ import torch.distributed as dist
 
 import froghopper
 from froghopper import _torch_cp_group as groups
+from froghopper import _torch_cp_probe as probing
 from froghopper import _torch_cp_transport as transport
 from froghopper.torch import context_parallel as cp
 
@@ -171,6 +173,20 @@ def layouts(rank, size):
             found.append((layout, rows, own, cp.positions(rows, layout=layout), cp.unshard(own, layout=layout),
                           cp.positions(rows, layout=layout, cu_seqlens=[0, rows // 3, rows // 3, rows])))
     return found
+
+
+def probed(rank, size):
+    """What is measured of small sizes on two hosts, where rank 1 is slow: the numbers, the text of the file, and what a
+    file that cannot be written is answered with."""
+    os.environ["LOCAL_WORLD_SIZE"] = "2"
+    probing.SIZES["cpu"] = probing.Size(1 << 16, (2, 64, 16), torch.float32)
+    call = probing.attention
+    if rank == 1: probing.attention = lambda *inputs, **options: time.sleep(0.02) or call(*inputs, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "machine.txt"
+        numbers = cp.probe(file=file)
+        text = file.read_text() if rank == 0 else None
+    return numbers, text, caught(lambda: cp.probe(file="/proc/nowhere"))
 
 
 def example(rank, size):
@@ -330,7 +346,7 @@ ROUNDS = [
     [("numbers 4", numbers, 4, 30)],
     [("repeats", repeats, 2, 30), ("layouts", layouts, 3, 30), ("part", part_of_the_ranks, 3, 30),
      ("kept", kept, 2, 30), ("lse", lse_on_one_rank, 2, 30), ("disagreeing", disagreeing, 3, 30),
-     ("without host memory", without_host_memory, 2, 30)],
+     ("without host memory", without_host_memory, 2, 30), ("probe", probed, 4, 30)],
     [("compiled", compiled, 2, 30), ("repeats 8", repeats, 8, 30), ("example", example, 2, 0)],
     [("killed", failing(signal.SIGKILL, 0), 3, TIMEOUT), ("killed within", failing(signal.SIGKILL, 2), 3, TIMEOUT),
      ("stopped", failing(signal.SIGSTOP, 0), 3, TIMEOUT), ("stopped within", failing(signal.SIGSTOP, 2), 3, TIMEOUT),

@@ -192,6 +192,30 @@ def test_a_rank_that_does_not_call_is_an_error_on_the_others(found):
     assert kind == "LaunchFailed" and seconds < TIMEOUT + SLOW
 
 
+def test_a_machine_is_measured(found, tmp_path):
+    numbers, text, _ = found("probe", 4)[0]
+    names = ["latency", "bandwidth", "gather_bandwidth", "slowdown", "far_latency", "far_bandwidth", "memory",
+             "forward_flops", "backward_flops"]
+    assert list(numbers) == names and all(x > 0 for x in numbers.values()) and numbers["slowdown"] >= 1
+    assert [line.split()[0] for line in text.splitlines()] == ["#", *names]
+    for each, _, (kind, said, _) in found("probe", 4):
+        assert each == numbers
+        assert kind == "InvalidProblem" and "file must be one that can be written" in said
+    (tmp_path / "machine.txt").write_text(text)
+    line = "fwd f32 b1 hq4 hkv4 sq4096 skv4096 d64 causal"
+    for topology in (numbers, tmp_path / "machine.txt"):
+        assert "times by the caller's topology" in _parallel.explain(line, 4, topology=topology)
+    assert "times by" not in _parallel.explain(line, 4)
+
+
+@pytest.mark.parametrize("topology, wanted", [
+    ({"speed": 3}, "line 1 of the topology begins with \"speed\""), ("/nowhere/machine.txt", "can be read, but .*such"),
+    ({"slowdown": 0.5}, "topology.slowdown is 0.5"), (3, "topology must be what probe returns, or a file, but is 3"),
+])
+def test_figures_that_make_no_sense(topology, wanted):
+    assert re.search(wanted, _parallel.explain("fwd f32 b1 hq4 hkv4 sq64 skv64 d64", 4, topology=topology))
+
+
 def test_compiled_functions(found):
     assert [same for same, *_ in found("compiled", 2)] == [True, True]
 
