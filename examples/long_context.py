@@ -115,7 +115,7 @@ def arguments():
     made.add_argument("--heads-kv", type=int, default=2)
     made.add_argument("--dim", type=int, help="columns of a head; 128 on GPUs, 32 on CPUs")
     made.add_argument("--width", type=int, default=256)
-    made.add_argument("--scheme", default="auto", help="auto, ring, all_gather or all_to_all")
+    made.add_argument("--scheme", default="auto", help="as of attention: auto, ring, all_to_all_ring ...")
     made.add_argument("--explain", action="store_true", help="print what rank 0 does in the forward pass, step by step")
     made.add_argument("--check", action="store_true", help="compare with one rank that has all rows")
     return made.parse_args()

@@ -10,8 +10,9 @@
 
 _Static_assert(sizeof(fh_cp_range) == 16, "fh_cp_range");
 _Static_assert(sizeof(fh_cp_transfer) == 32, "fh_cp_transfer");
-_Static_assert(offsetof(fh_cp_problem, documents) == 68 && sizeof(fh_cp_problem) == 80, "fh_cp_problem");
+_Static_assert(offsetof(fh_cp_problem, documents) == 68 && sizeof(fh_cp_problem) == 96, "fh_cp_problem");
 _Static_assert(offsetof(fh_cp_transport, exchange) == 32 && sizeof(fh_cp_transport) == 80, "fh_cp_transport");
+_Static_assert(offsetof(fh_cp_topology, forward_flops) == 104 && sizeof(fh_cp_topology) == 120, "fh_cp_topology");
 _Static_assert(sizeof(fh_cp_memory) == 56, "fh_cp_memory");
 _Static_assert(offsetof(fh_cp_tensors, grad_o) == 72 && sizeof(fh_cp_tensors) == 128, "fh_cp_tensors");
 

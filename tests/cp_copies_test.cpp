@@ -72,11 +72,13 @@ CpCase small(fh_cp_scheme scheme, int64_t rows, int64_t ranks) {
 }
 
 TEST(ContextParallelCopies, bring_what_other_transports_bring) {
-  for (const fh_cp_scheme scheme : {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL})
+  for (const fh_cp_scheme scheme :
+       {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL, FH_CP_ALL_TO_ALL_RING, FH_CP_ALL_TO_ALL_GATHER})
     for (const int64_t rows : {45, 3})          // of 3, shards are empty
       for (const int64_t ranks : {2, 4, -4}) {  // -4: of documents that are divided
         CpCase c = small(scheme, rows, std::abs(ranks));
         if (ranks < 0) c.whole.batch = 1, c.layout = FH_CP_BY_DOCUMENT, c.documents = {0, rows / 3, rows};
+        if (scheme >= FH_CP_ALL_TO_ALL_RING) c.heads_ranks = 2;
         CpTensors wanted = test::inputs(c);
         test::run_ranks(c, FH_FORWARD, wanted);
         CpTensors found = wanted;

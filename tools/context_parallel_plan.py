@@ -38,8 +38,8 @@ src/cp/time.cpp says which of its figures were measured and which come from data
 causal.
 
 A cell has the share of linear speed, which is the time of one GPU over the number of GPUs and the time of the plan;
-then the scheme that was chosen and the workspace of a rank. There is no scheme of two levels yet (all-to-all in a
-host, ring between hosts), so the shares of many hosts are those of one flat ring, gather or all-to-all.
+then the scheme that was chosen and the workspace of a rank. In a scheme of two levels, all_to_all_ring and
+all_to_all_gather, the first number is that of neighbours that exchange heads, the second that of their groups.
 """
 
 
@@ -70,6 +70,7 @@ class Planner:
                                         ends)
         self.parallel.check_status(self.calls.fh_cp_plan_create(ctypes.byref(asked), b"h100", ctypes.byref(pointer)))
         scheme = self.calls.fh_cp_scheme_name(self.calls.fh_cp_plan_scheme(pointer)).decode()
+        if neighbours := self.calls.fh_cp_plan_heads_ranks(pointer): scheme += f" {neighbours} x {ranks // neighbours}"
         found = self.calls.fh_cp_plan_seconds(pointer), scheme, self.calls.fh_cp_plan_workspace_bytes(pointer)
         self.calls.fh_cp_plan_destroy(pointer)
         return found

@@ -16,6 +16,7 @@ from froghopper.torch import context_parallel as cp
 from . import command
 
 SCHEMES = ("ring", "all_gather", "all_to_all", "auto")
+GRIDS = ("all_to_all_ring", "all_to_all_gather")  # two neighbours exchange heads
 TRANSFERS = {"send_recv": "", "copies": ", copies"}  # what follows a scheme's name in records
 RIVALS = {"torch all-gather": "allgather", "torch all-to-all": "alltoall"}  # as set_rotate_method calls them
 DIM = 128
@@ -74,7 +75,7 @@ class Bench:
         o.backward(grad)
         of_one = errors((o.detach(), *(x.grad for x in alone)), wanted)
         wrong = 0
-        for scheme, transfers in itertools.product(SCHEMES[:3], TRANSFERS):
+        for scheme, transfers in itertools.product((*SCHEMES[:3], *GRIDS), TRANSFERS):
             first, again = (self.spread(whole, scheme, transfers, layout, options) for _ in range(2))
             ratio = max(x / y for x, y in zip(errors(first, wanted), of_one))
             same = all(torch.equal(x, y) for x, y in zip(first, again))
@@ -90,7 +91,8 @@ class Bench:
         where = dict(layout=layout, cu_seqlens=options.get("cu_seqlens"))
         q, k, v, grad = (cp.shard(x, **where).detach() for x in whole)
         leaves = [x.requires_grad_() for x in (q, k, v)]
-        o = cp.attention(*leaves, scheme=scheme, transfers=transfers, layout=layout, **options)
+        o = cp.attention(*leaves, scheme=scheme, heads_ranks=2 if scheme in GRIDS else 0, transfers=transfers,
+                         layout=layout, **options)
         o.backward(grad)
         return [cp.unshard(x.detach(), **where) for x in (o, *(x.grad for x in leaves))]
 

@@ -51,7 +51,13 @@ typedef enum fh_cp_scheme {
   FH_CP_ALL_GATHER = 2,
   /* Each rank gets all rows of heads_q / ranks heads (Ulysses). ranks must divide heads_q, and either ranks divides
    * heads_kv or heads_kv divides ranks. */
-  FH_CP_ALL_TO_ALL = 3
+  FH_CP_ALL_TO_ALL = 3,
+  /* Both levels of a grid of ranks. Groups of heads_ranks neighbours, such as the ranks of a host, exchange heads as in
+   * FH_CP_ALL_TO_ALL, so that each rank gets the rows of its group for its heads; ranks at the same place of their
+   * groups then form a ring. heads_ranks must divide heads_q, and either it divides heads_kv or heads_kv divides it. */
+  FH_CP_ALL_TO_ALL_RING = 4,
+  /* The same, with FH_CP_ALL_GATHER between the groups. */
+  FH_CP_ALL_TO_ALL_GATHER = 5
 } fh_cp_scheme;
 
 /* Which rows a rank holds. */
@@ -82,6 +88,34 @@ typedef enum fh_cp_transfers {
   FH_CP_PEER_COPIES = 1
 } fh_cp_transfers;
 
+/* What transfers and calls cost on a machine, for the model of time: measured by `python3 -m froghopper probe`, or
+ * known otherwise. A field that is 0 takes the library's own figure. Latencies are seconds of a group of transfers.
+ * Bandwidths are bytes a second that a rank receives while it sends as much. Start from fh_cp_topology_init(). */
+typedef struct fh_cp_topology {
+  size_t size;               /* sizeof(fh_cp_topology) */
+  double latency, bandwidth; /* FH_CP_SEND_RECV, within a host, from one peer */
+  double gather_bandwidth;   /* the same from several peers at once; 0: bandwidth */
+  double slowdown;           /* how many times as long a call of the attention takes beside these transfers; 0, or 1
+                               * and more */
+  double copy_latency, copy_bandwidth, copy_gather_bandwidth, copy_slowdown; /* the same of FH_CP_PEER_COPIES */
+  double far_latency, far_bandwidth;                                         /* FH_CP_SEND_RECV between hosts */
+  double memory;                        /* bytes a second that a copy in a rank's own memory moves */
+  double call;                          /* seconds of a call of the attention beside its FLOP */
+  double forward_flops, backward_flops; /* FLOP a second of long calls */
+} fh_cp_topology;
+
+/* Every number is 0. */
+static inline fh_cp_topology fh_cp_topology_init(void) {
+  fh_cp_topology t;
+  memset(&t, 0, sizeof t);
+  t.size = sizeof t;
+  return t;
+}
+
+/* text: lines of a field's name and a number, as `probe` writes them to a file; what follows # in a line is a comment.
+ * Fields without a line become 0. */
+FH_API fh_status fh_cp_topology_parse(const char* text, fh_cp_topology* topology);
+
 /* What is computed, on how many ranks, and which of them this one is. Start from fh_cp_problem_init(). */
 typedef struct fh_cp_problem {
   size_t size; /* sizeof(fh_cp_problem) */
@@ -108,6 +142,14 @@ typedef struct fh_cp_problem {
   /* [documents + 1], host memory, the same on all ranks: 0, then the end of each document, rising to seq_q. Only
    * fh_cp_plan_create and fh_cp_explain read it. NULL: the rows are one sequence. */
   const int64_t* cu_seqlens;
+  /* FH_CP_ALL_TO_ALL_RING and FH_CP_ALL_TO_ALL_GATHER: how many neighbours exchange heads: ranks 0 to heads_ranks - 1,
+   * the next heads_ranks, and so on. It divides ranks. 0: the fastest, by the model of time. FH_CP_AUTO considers these
+   * two schemes with this number alone. With other schemes it must be 0. A shard does not depend on it. */
+  int64_t heads_ranks;
+  /* For the model of time. Only fh_cp_plan_create and fh_cp_explain read it. NULL: the file that the environment
+   * variable FROGHOPPER_CP_TOPOLOGY names, where it is set; else the library's figures. Ranks that choose differently
+   * by it are told so when they run. */
+  const fh_cp_topology* topology;
 } fh_cp_problem;
 
 /* ranks is 1, every other field is 0. */
@@ -140,8 +182,10 @@ FH_API uint64_t fh_cp_plan_workspace_bytes(const fh_cp_plan* plan); /* what fh_c
 FH_API int fh_cp_plan_on_gpu(const fh_cp_plan* plan);          /* nonzero: tensors and workspace are GPU memory */
 FH_API fh_cp_scheme fh_cp_plan_scheme(const fh_cp_plan* plan); /* never FH_CP_AUTO */
 FH_API fh_cp_layout fh_cp_plan_layout(const fh_cp_plan* plan); /* never FH_CP_LAYOUT_AUTO */
-FH_API uint64_t fh_cp_plan_bytes_in(const fh_cp_plan* plan);   /* that this rank receives in a run, without digests */
-FH_API uint64_t fh_cp_plan_bytes_out(const fh_cp_plan* plan);  /* that this rank sends in a run */
+/* FH_CP_ALL_TO_ALL_RING and FH_CP_ALL_TO_ALL_GATHER: how many ranks exchange heads, never 0. With other schemes 0. */
+FH_API int64_t fh_cp_plan_heads_ranks(const fh_cp_plan* plan);
+FH_API uint64_t fh_cp_plan_bytes_in(const fh_cp_plan* plan);  /* that this rank receives in a run, without digests */
+FH_API uint64_t fh_cp_plan_bytes_out(const fh_cp_plan* plan); /* that this rank sends in a run */
 /* Where calls of the attention have several documents, their cu_seqlens, one after the other: *count numbers in host
  * memory, which live as long as the plan. 0 and NULL: no call has. See fh_cp_tensors.tables. */
 FH_API const int32_t* fh_cp_plan_tables(const fh_cp_plan* plan, int64_t* count);

@@ -3,11 +3,14 @@
 
     froghopper info [--json]              the library in use, the frameworks that are installed, what would run here
     froghopper explain LINE [TARGET]      how a problem would be computed, or why not: "auto", "cpu", "hopper", "h200"
+    froghopper probe [FILE]               under torchrun: what transfers between the ranks cost, for context parallelism
     froghopper --version                  the library's
 
 For example:
 
     froghopper explain "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal" h200
+
+    torchrun --nproc-per-node 8 -m froghopper probe machine.txt
 
 check, bench, prepare and attend are commands of the program that is built from the sources, build/froghopper.
 """
@@ -26,6 +29,7 @@ from froghopper._values import text
 
 SAMPLE = "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal"
 FRAMEWORKS = ("numpy", "torch", "transformers", "jax")
+COMMANDS = ("info", "explain", "probe")
 OF_THE_OTHER_PROGRAM = ("check", "bench", "prepare", "attend")
 DONE, BAD_INPUT, WRITING_FAILED = 0, 2, 5  # as the program of the source tree has them
 
@@ -58,20 +62,39 @@ def refusal(command: str) -> str:
         return (f"froghopper: {command} is not in the Python package; it must be run with the program that is built "
                 "from the sources. In a checkout: scripts/setup froghopper_program, then build/froghopper "
                 f"{command} --help.")
-    return f'froghopper: "{command}" is no command; it must be one of info, explain, help.'
+    return f'froghopper: "{command}" is no command; it must be one of info, explain, probe, help.'
 
 
 def answer(command: str, words: list[str]) -> tuple[int, str]:
     """The exit code and what is said."""
     usage = __doc__.strip()
-    if command in ("info", "explain") and words in (["--help"], ["-h"]): return DONE, usage
+    if command in COMMANDS and words in (["--help"], ["-h"]): return DONE, usage
     try:
         if command == "info" and words in ([], ["--json"]): return DONE, info(as_json=bool(words))
+        if command == "probe" and len(words) < 2: return probed(*words)
         if command == "--version" and not words: return DONE, library().version()
         if command == "explain" and len(words) in (1, 2): return DONE, explained(*words)
     except froghopper.Error as error: return BAD_INPUT, f"froghopper: {error}"
     if command in ("help", "-h", "--help"): return DONE, usage
-    return BAD_INPUT, usage if command in ("info", "explain") else refusal(command)
+    return BAD_INPUT, usage if command in COMMANDS else refusal(command)
+
+
+def probed(file: str | None = None) -> tuple[int, str]:
+    """Rank 0 alone says something."""
+    if "RANK" not in os.environ:
+        return BAD_INPUT, ("froghopper: probe must be run under torchrun, which starts the ranks: torchrun "
+                           "--nproc-per-node 8 -m froghopper probe machine.txt")
+    import torch
+    import torch.distributed as dist
+
+    from froghopper import _torch_cp_probe as probing
+    on_gpu = torch.cuda.is_available() and dist.is_nccl_available()
+    if on_gpu: torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+    try:
+        text_of_all = probing.measured(None, file)[1]
+        return DONE, text_of_all if dist.get_rank() == 0 else ""
+    finally: dist.destroy_process_group()
 
 
 def explained(line: str, target: str = "auto") -> str:
@@ -90,6 +113,7 @@ def main() -> int:
     """0 done, 2 the words make no sense or the library refuses them, 5 the answer cannot be written."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # who reads the first lines alone ends it, as with any tool
     code, said = answer((sys.argv[1:] or ["help"])[0], sys.argv[2:])
+    if not said: return code
     try: say(said, sys.stderr if code else sys.stdout)
     except OSError as error:
         with contextlib.suppress(OSError):

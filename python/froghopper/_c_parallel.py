@@ -16,6 +16,8 @@ class CpScheme(enum.IntEnum):
     CP_RING = 1
     CP_ALL_GATHER = 2
     CP_ALL_TO_ALL = 3
+    CP_ALL_TO_ALL_RING = 4
+    CP_ALL_TO_ALL_GATHER = 5
 
 
 class CpLayout(enum.IntEnum):
@@ -28,6 +30,41 @@ class CpLayout(enum.IntEnum):
 class CpTransfers(enum.IntEnum):
     CP_SEND_RECV = 0
     CP_PEER_COPIES = 1
+
+
+class CpTopology(ctypes.Structure):
+    size: int
+    latency: float
+    bandwidth: float
+    gather_bandwidth: float
+    slowdown: float
+    copy_latency: float
+    copy_bandwidth: float
+    copy_gather_bandwidth: float
+    copy_slowdown: float
+    far_latency: float
+    far_bandwidth: float
+    memory: float
+    call: float
+    forward_flops: float
+    backward_flops: float
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("latency", ctypes.c_double),
+        ("bandwidth", ctypes.c_double),
+        ("gather_bandwidth", ctypes.c_double),
+        ("slowdown", ctypes.c_double),
+        ("copy_latency", ctypes.c_double),
+        ("copy_bandwidth", ctypes.c_double),
+        ("copy_gather_bandwidth", ctypes.c_double),
+        ("copy_slowdown", ctypes.c_double),
+        ("far_latency", ctypes.c_double),
+        ("far_bandwidth", ctypes.c_double),
+        ("memory", ctypes.c_double),
+        ("call", ctypes.c_double),
+        ("forward_flops", ctypes.c_double),
+        ("backward_flops", ctypes.c_double),
+    ]
 
 
 class CpProblem(ctypes.Structure):
@@ -44,6 +81,8 @@ class CpProblem(ctypes.Structure):
     transfers: int
     documents: int
     cu_seqlens: int | None
+    heads_ranks: int
+    topology: int | None
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("whole", ctypes.c_void_p),
@@ -58,6 +97,8 @@ class CpProblem(ctypes.Structure):
         ("transfers", ctypes.c_int),
         ("documents", ctypes.c_int32),
         ("cu_seqlens", ctypes.c_void_p),
+        ("heads_ranks", ctypes.c_int64),
+        ("topology", ctypes.c_void_p),
     ]
 
 
@@ -185,6 +226,7 @@ class CpPeers(ctypes.Structure):
 
 # name: (type of the result, types of the arguments)
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "fh_cp_topology_parse": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_void_p]),
     "fh_cp_plan_create": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]),
     "fh_cp_plan_destroy": (None, [ctypes.c_void_p]),
     "fh_cp_plan_rows": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]),
@@ -192,6 +234,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "fh_cp_plan_on_gpu": (ctypes.c_int, [ctypes.c_void_p]),
     "fh_cp_plan_scheme": (ctypes.c_int, [ctypes.c_void_p]),
     "fh_cp_plan_layout": (ctypes.c_int, [ctypes.c_void_p]),
+    "fh_cp_plan_heads_ranks": (ctypes.c_int64, [ctypes.c_void_p]),
     "fh_cp_plan_bytes_in": (ctypes.c_uint64, [ctypes.c_void_p]),
     "fh_cp_plan_bytes_out": (ctypes.c_uint64, [ctypes.c_void_p]),
     "fh_cp_plan_tables": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]),

@@ -118,6 +118,7 @@ WORDS = {
     "cache_k": "k_cache", "cache_v": "v_cache", "FH_CP_RING": 'scheme="ring"',
     "FH_CP_BY_DOCUMENT": 'layout="by_document"', "FH_CP_CONTIGUOUS": 'layout="contiguous"',
     "FH_CP_ALL_GATHER": 'scheme="all_gather"', "FH_CP_ALL_TO_ALL": 'scheme="all_to_all"',
+    "FH_CP_ALL_TO_ALL_RING": 'scheme="all_to_all_ring"', "FH_CP_ALL_TO_ALL_GATHER": 'scheme="all_to_all_gather"',
 }
 _sentences = [(re.compile(found), put) for found, put in SENTENCES]
 _words = re.compile(rf"\b({'|'.join(WORDS)})\b")

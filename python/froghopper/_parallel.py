@@ -4,8 +4,9 @@ framework; _torch_cp_transport.py moves the bytes.
 """
 import ctypes
 import functools
+import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from froghopper import _c
@@ -16,7 +17,9 @@ from froghopper._values import one_of, text, whole_number, wrong_kind
 
 NAME = "libfroghopper-cp.so"
 SCHEMES = {"auto": c.CpScheme.CP_AUTO, "ring": c.CpScheme.CP_RING, "all_gather": c.CpScheme.CP_ALL_GATHER,
-           "all_to_all": c.CpScheme.CP_ALL_TO_ALL}
+           "all_to_all": c.CpScheme.CP_ALL_TO_ALL, "all_to_all_ring": c.CpScheme.CP_ALL_TO_ALL_RING,
+           "all_to_all_gather": c.CpScheme.CP_ALL_TO_ALL_GATHER}
+GRIDS = ("all_to_all_ring", "all_to_all_gather")  # the schemes of two levels
 LAYOUTS = {"zigzag": c.CpLayout.CP_ZIGZAG, "contiguous": c.CpLayout.CP_CONTIGUOUS,
            "by_document": c.CpLayout.CP_BY_DOCUMENT}
 AGREED = -1  # check_interval: the ranks have compared what they compute before a run
@@ -48,21 +51,27 @@ def check_by_document(layout: str, cu_seqlens: Any) -> None:
 
 
 def described(whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, ranks_per_host: int,
-              peer_copies: bool, cu_seqlens: Any = None) -> c.CpProblem:
+              peer_copies: bool, cu_seqlens: Any = None, heads_ranks: int = 0) -> c.CpProblem:
     """whole: the attention over the rows of all ranks, which must live as long as the problem is read, as must
     cu_seqlens, an array of ctypes. ranks_per_host: for the model of time, 0 for all. peer_copies: ranks write to the
-    workspaces of their peers."""
+    workspaces of their peers. heads_ranks: ranks that exchange heads in a scheme of two levels, 0 for the fastest."""
     return c.CpProblem(size=ctypes.sizeof(c.CpProblem), whole=ctypes.addressof(whole), ranks=ranks, rank=rank,
                        scheme=SCHEMES[scheme], layout=LAYOUTS[layout], ranks_per_host=ranks_per_host,
-                       check_interval=0 if scheme == "auto" else AGREED,
+                       heads_ranks=heads_ranks, check_interval=0 if chosen_by_plan(scheme, heads_ranks) else AGREED,
                        transfers=c.CpTransfers.CP_PEER_COPIES if peer_copies else c.CpTransfers.CP_SEND_RECV,
                        documents=0 if cu_seqlens is None else len(cu_seqlens) - 1,
                        cu_seqlens=None if cu_seqlens is None else ctypes.addressof(cu_seqlens))
 
 
+def chosen_by_plan(scheme: str, heads_ranks: int) -> bool:
+    """Whether ranks whose models of time differ could choose differently, so that a run compares their plans."""
+    return scheme == "auto" or (scheme in GRIDS and not heads_ranks)
+
+
 def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, scheme: str = "auto",
             layout: str = "zigzag", ranks_per_host: int = 0, transfers: str = "send_recv",
-            cu_seqlens: Sequence[int] | None = None) -> str:
+            cu_seqlens: Sequence[int] | None = None, heads_ranks: int = 0,
+            topology: Mapping[str, float] | str | os.PathLike[str] | None = None) -> str:
     """What one rank would do, in words: the scheme and why, then its steps, bytes and predicted times; or why nothing
     computes it. Moves nothing, and needs neither a group nor a GPU.
 
@@ -70,10 +79,13 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
                     d128 causal"
     ranks, rank     how many there are; whose steps are shown
     target          as of froghopper.explain: "cpu", or a GPU that need not be here, "h100"
-    scheme, layout  as of attention
+    scheme, layout, heads_ranks   as of attention
     ranks_per_host  ranks that NVLink joins; 0 for all
     transfers       "send_recv", as NCCL's, or "copies" between the GPUs of one host
     cu_seqlens      where documents begin in the one row of the problem, and the end, as of attention
+
+    topology        what probe has found on the machine, or the file that it has written. None: the file that
+                    FROGHOPPER_CP_TOPOLOGY names, or the library's own figures
 
     What is wrong with these is told too, not raised.
     """
@@ -84,9 +96,24 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
                     one_of("layout", layout, LAYOUTS), text("target", target, "cpu"),
                     whole_number("ranks_per_host", ranks_per_host),
                     one_of("transfers", transfers, {"send_recv": False, "copies": True}) == "copies",
-                    None if cu_seqlens is None else rows_of(cu_seqlens))
+                    None if cu_seqlens is None else rows_of(cu_seqlens), whole_number("heads_ranks", heads_ranks),
+                    None if topology is None else topology_of(topology))
         return plan.text()
     except Error as error: return f"not computed {error}"
+
+
+def topology_of(given: Any) -> c.CpTopology:
+    """given: fields and numbers, or the name of a file of them."""
+    if isinstance(given, Mapping): lines = "\n".join(f"{name} {value!r}" for name, value in given.items())
+    elif isinstance(given, str | os.PathLike):
+        try: lines = pathlib.Path(given).read_text()
+        except (OSError, ValueError) as error:
+            raise InvalidProblem(f"topology must be a file that can be read, but {error}. Use what probe has "
+                                 "written.") from error
+    else: wrong_kind("topology", given, "what probe returns, or a file", "the file that probe has written")
+    found = c.CpTopology()
+    check_status(calls().fh_cp_topology_parse(lines.encode(), ctypes.byref(found)))
+    return found
 
 
 def rows_of(cu_seqlens: Any) -> list[int]:
@@ -101,11 +128,13 @@ class Plan:
     table_count: of numbers that a run on a GPU needs a copy of there."""
 
     def __init__(self, whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str, target: str,
-                 ranks_per_host: int, peer_copies: bool, cu_seqlens: Sequence[int] | None = None):
+                 ranks_per_host: int, peer_copies: bool, cu_seqlens: Sequence[int] | None = None,
+                 heads_ranks: int = 0, topology: c.CpTopology | None = None):
         """The arguments of described. Raises what the library refuses."""
         self._pointer = ctypes.c_void_p()
         held = None if cu_seqlens is None else (ctypes.c_int64 * max(1, len(cu_seqlens)))(*cu_seqlens)
-        problem = described(whole, ranks, rank, scheme, layout, ranks_per_host, peer_copies, held)
+        problem = described(whole, ranks, rank, scheme, layout, ranks_per_host, peer_copies, held, heads_ranks)
+        if topology is not None: problem.topology = ctypes.addressof(topology)
         check_status(calls().fh_cp_plan_create(ctypes.byref(problem), target.encode(), ctypes.byref(self._pointer)))
         self.workspace_bytes = int(calls().fh_cp_plan_workspace_bytes(self._pointer))
         self.bytes_in = int(calls().fh_cp_plan_bytes_in(self._pointer))

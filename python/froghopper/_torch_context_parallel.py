@@ -7,6 +7,7 @@
     o = cp.attention(q, k, v, causal=True)                       q, k, v, o: this rank's rows
     whole = cp.unshard(o.detach())                               all rows on every rank
     o = cp.decode(q, k_part, v_part, seqused_kv=lengths)         a step of decoding: this rank's part of the cache
+    cp.probe(file="machine.txt")                                 measure the machine, for plans to come
     print(cp.explain("fwd bf16 b1 hq64 hkv8 sq1048576 skv1048576 d128 causal", 8, "h100"))
 
 attention moves k and v, or heads, between the ranks, as its scheme says, and computes on every rank the rows that the
@@ -31,15 +32,16 @@ from froghopper._torch_calls import check_tensor
 from froghopper._torch_cp_decode import decode
 from froghopper._torch_cp_calls import moved
 from froghopper._torch_cp_layout import Layout, check_layout, positions, shard, unshard
+from froghopper._torch_cp_probe import probe
 from froghopper._torch_eager import computable, requires_grad
 from froghopper._torch_options import check_slopes, decided, plain, window_of
-from froghopper._values import shown
+from froghopper._values import shown, whole_number
 from froghopper._words import takes_words_of_others
 
-Scheme = Literal["auto", "ring", "all_gather", "all_to_all"]
+Scheme = Literal["auto", "ring", "all_gather", "all_to_all", "all_to_all_ring", "all_to_all_gather"]
 Transfers = Literal["auto", "copies", "send_recv"]
 
-__all__ = ["attention", "decode", "explain", "moved", "positions", "shard", "unshard"]
+__all__ = ["attention", "decode", "explain", "moved", "positions", "probe", "shard", "unshard"]
 
 
 def __dir__() -> list[str]: return sorted(__all__)
@@ -49,23 +51,23 @@ def __dir__() -> list[str]: return sorted(__all__)
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, causal: bool = ..., window: Window | None = ...,
               scale: float | None = ..., softcap: float | None = ..., sink: Tensor | None = ...,
               alibi_slopes: Tensor | None = ..., cu_seqlens: Tensor | Sequence[int] | None = ...,
-              scheme: Scheme = ..., layout: Layout | None = ..., deterministic: bool = ..., transfers: Transfers = ...,
-              return_lse: Literal[False] = ...) -> Tensor: ...
+              scheme: Scheme = ..., heads_ranks: int = ..., layout: Layout | None = ..., deterministic: bool = ...,
+              transfers: Transfers = ..., return_lse: Literal[False] = ...) -> Tensor: ...
 
 
 @overload
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, causal: bool = ..., window: Window | None = ...,
               scale: float | None = ..., softcap: float | None = ..., sink: Tensor | None = ...,
               alibi_slopes: Tensor | None = ..., cu_seqlens: Tensor | Sequence[int] | None = ...,
-              scheme: Scheme = ..., layout: Layout | None = ..., deterministic: bool = ..., transfers: Transfers = ...,
-              return_lse: Literal[True]) -> tuple[Tensor, Tensor]: ...
+              scheme: Scheme = ..., heads_ranks: int = ..., layout: Layout | None = ..., deterministic: bool = ...,
+              transfers: Transfers = ..., return_lse: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
 
 @takes_words_of_others("torch.context_parallel")
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: bool = False,
               window: Window | None = None, scale: float | None = None, softcap: float | None = None,
               sink: Tensor | None = None, alibi_slopes: Tensor | None = None,
-              cu_seqlens: Tensor | Sequence[int] | None = None, scheme: Scheme = "auto",
+              cu_seqlens: Tensor | Sequence[int] | None = None, scheme: Scheme = "auto", heads_ranks: int = 0,
               layout: Layout | None = None, deterministic: bool = False, transfers: Transfers = "auto",
               return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale q k^T + mask) v over the rows of all ranks, with gradients of q, k, v and sink.
@@ -85,8 +87,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
                    int32 or int64 tensor. What is sent depends on it, so one on a GPU is read back once a call, for
                    which the host waits: give one in host memory
     scheme         how k and v come to the queries. "ring": from rank to rank, a part at a time; "all_gather": all parts
-                   at once; "all_to_all": each rank gets all rows of some heads; "auto": what is expected to take least
-                   time
+                   at once; "all_to_all": each rank gets all rows of some heads; "all_to_all_ring": heads go between
+                   neighbours, k and v between such groups, as in a ring; "all_to_all_gather": the same with an
+                   all-gather; "auto": what is expected to take least time
+    heads_ranks    of these last two: how many neighbours exchange heads, such as the ranks of a host; it divides the
+                   ranks of the group. 0: as many as are expected to take least time. 0 with other schemes
     layout         which rows this rank has: "zigzag", "contiguous", "by_document", as shard cuts them. None:
                    "contiguous" for DTensors, else "zigzag". "by_document" needs cu_seqlens, and divides each document
                    by itself, so that ranks have equal work under a causal mask
@@ -118,7 +123,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
         options = calls.Options(scheme, plain(flag, "causal", causal), *window_of(window),
                               0.0 if softcap is None else plain(number, "softcap", softcap),
                               None if scale is None else plain(number, "scale", scale), decided(deterministic),
-                                transfers)
+                                transfers, plain(whole_number, "heads_ranks", heads_ranks))
         with_lse = plain(flag, "return_lse", return_lse)
         of_dtensors = dtensors.among(q, k, v)
         if of_dtensors: group = dtensors.group_of(q, k, v, group)

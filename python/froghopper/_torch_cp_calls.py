@@ -39,6 +39,7 @@ class Options(NamedTuple):
     scale: float | None
     deterministic: bool
     transfers: str
+    heads_ranks: int
 
 
 def moved() -> int:
@@ -166,7 +167,7 @@ def plan_of(group: Any, total: int, q: Tensor, k: Tensor, v: Tensor, sink: Tenso
                          scale=options.scale, sink=sink is not None, alibi=slopes is not None,
                          deterministic=backward and options.deterministic)
         return Plan(whole, group.size(), group.rank(), options.scheme, layout, target, per_host, peer_copies,
-                    None if documents is None else documents.tolist())
+                    None if documents is None else documents.tolist(), options.heads_ranks)
     return key, _plans.get(of_rank) or cached(_plans, of_rank, made)
 
 
@@ -177,7 +178,7 @@ def run(key: Any, plan: Plan, group: Any, shared: Shared | None, tensors: dict[s
     q = tensors["q"]
     assert q is not None
     workspace = (calls.workspace_of(q, plan.workspace_bytes + ALIGNMENT - 1) if shared is None else
-                 shared.workspace(plan, key))
+                 shared.workspace(plan.workspace_bytes, key))
     if q.is_cuda and group.size() > 1 and shared is None: groups.connect(group, q)
     functions = Functions(group, [x for x in (*tensors.values(), workspace) if x is not None])
     addresses = {name: address(x) for name, x in tensors.items()}

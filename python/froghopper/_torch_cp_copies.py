@@ -24,7 +24,7 @@ from froghopper import _c_parallel as c
 from froghopper import _torch_cp_group as groups
 from froghopper._call import KEPT
 from froghopper._errors import LaunchFailed, Unsupported
-from froghopper._parallel import Plan, calls, check_status
+from froghopper._parallel import calls, check_status
 
 HEAD = 64 << 10  # bytes before the workspace, for the signals: two words of 64 bits for each of up to 4096 ranks
 RUNS = 1 << 20  # of a transport, which makes 2^32 - 1 exchanges; a run makes fewer than 4096
@@ -79,12 +79,13 @@ class Shared:
         self.transport.cancel = None
         self.size, self.runs, self.failed = size, 0, False
 
-    def workspace(self, plan: Plan, key: Any) -> Tensor:
-        """For the run of a plan that all ranks are about to run, who call this too. key: of that plan on any rank."""
+    def workspace(self, size: int, key: Any) -> Tensor:
+        """Of so many bytes, for the run of a plan that all ranks are about to run, who call this too. key: of that plan
+        on any rank."""
         if key not in self.known or self.runs == RUNS:
             group = self.group()
             assert group is not None
-            most = max(int(said) for said in groups.exchange(group, str(plan.workspace_bytes).encode()))
+            most = max(int(said) for said in groups.exchange(group, str(size).encode()))
             if most > self.size or self.runs == RUNS:
                 torch.cuda.synchronize(self.device)
                 groups.exchange(group, b"")  # nobody uses the old one any more

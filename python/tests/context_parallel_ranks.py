@@ -15,6 +15,7 @@ import runpy
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 
@@ -25,6 +26,7 @@ from context_parallel_wrong_calls import caught, disagreeing
 
 import froghopper
 from froghopper import _torch_cp_group as groups
+from froghopper import _torch_cp_probe as probing
 from froghopper import _torch_cp_transport as transport
 from froghopper.torch import context_parallel as cp
 
@@ -65,9 +67,13 @@ CASES = {name: PLAIN | changes for name, changes in {
                                  layout="by_document"),
     "documents, few rows": dict(options=dict(causal=True, deterministic=True, cu_seqlens=[0, 1, 3]), rows=3, batch=1),
 }.items()}
-SCHEMES = ("auto", "ring", "all_gather", "all_to_all")
-WITH_AUTO = ("causal", "window", "documents")
-RUNS = [(name, scheme) for name in CASES for scheme in SCHEMES if scheme != "auto" or name in WITH_AUTO]
+SCHEMES = ("auto", "ring", "all_gather", "all_to_all", "all_to_all_ring", "all_to_all_gather")
+GRIDS = SCHEMES[4:]  # two neighbours exchange heads
+ONLY = {"auto": ("causal", "window", "documents"),
+        **dict.fromkeys(GRIDS, ("causal", "six heads", "one key head", "window, both sides", "softcap, scale, sink",
+                                "slopes", "fewer rows than ranks", "documents, everything", "by document",
+                                 "by document, everything"))}
+RUNS = [(name, scheme) for name in CASES for scheme in SCHEMES if name in ONLY.get(scheme, CASES)]
 
 
 def drawn(*shape, seed, dtype="float32"):
@@ -106,7 +112,8 @@ def compute(case, scheme, places, around=lambda x: x, group=None):
     q, k, v = (around(x[:, places]).requires_grad_() for x in tensors)
     options = {name: x.clone() if torch.is_tensor(x) else x for name, x in options.items()}
     if "sink" in options: options["sink"].requires_grad_()
-    o, lse = cp.attention(q, k, v, group, scheme=scheme, layout=case["layout"], return_lse=True, **options)
+    o, lse = cp.attention(q, k, v, group, scheme=scheme, heads_ranks=2 if scheme in GRIDS else 0,
+                          layout=case["layout"], return_lse=True, **options)
     asked = [q, k, v, *([options["sink"]] if "sink" in options else [])]
     grads = torch.autograd.grad([o, lse], asked, [around(grad_o[:, places]), grad_lse[:, places].transpose(1, 2)])
     return places, o.detach(), lse.detach(), *grads
@@ -190,6 +197,20 @@ def gradient_of_shard(rank, size):
     at = places(9, "by_document", documents)
     own = cp.shard(x, dim=0, layout="by_document", cu_seqlens=documents)
     return torch.autograd.grad((own * at).sum(), x)[0], at
+
+
+def probed(rank, size):
+    """What is measured of small sizes on two hosts, where rank 1 is slow: the numbers, the text of the file, and what a
+    file that cannot be written is answered with."""
+    os.environ["LOCAL_WORLD_SIZE"] = "2"
+    probing.SIZES["cpu"] = probing.Size(1 << 16, (2, 64, 16), torch.float32)
+    call = probing.attention
+    if rank == 1: probing.attention = lambda *inputs, **options: time.sleep(0.02) or call(*inputs, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "machine.txt"
+        numbers = cp.probe(file=file)
+        text = file.read_text() if rank == 0 else None
+    return numbers, text, caught(lambda: cp.probe(file="/proc/nowhere"))
 
 
 def example(rank, size):
@@ -304,7 +325,8 @@ ROUNDS = [
     [("numbers 4", numbers, 4, 30)],
     [("repeats", repeats, 2, 30), ("layouts", layouts, 3, 30), ("part", part_of_the_ranks, 3, 30),
      ("kept", kept, 2, 30), ("gradient of shard", gradient_of_shard, 2, 30), ("lse", lse_on_one_rank, 2, 30),
-     ("disagreeing", disagreeing, 3, 30), ("without host memory", without_host_memory, 2, 30)],
+     ("disagreeing", disagreeing, 3, 30), ("without host memory", without_host_memory, 2, 30),
+     ("probe", probed, 4, 30)],
     [("compiled", compiled, 2, 30), ("repeats 8", repeats, 8, 30), ("example", example, 2, 0)],
     [("killed", failing(signal.SIGKILL, 0), 3, TIMEOUT), ("killed within", failing(signal.SIGKILL, 2), 3, TIMEOUT),
      ("stopped", failing(signal.SIGSTOP, 0), 3, TIMEOUT), ("stopped within", failing(signal.SIGSTOP, 2), 3, TIMEOUT),

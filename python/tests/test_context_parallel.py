@@ -23,7 +23,7 @@ from froghopper import _library, _parallel
 if not pathlib.Path(_library.library().path).resolve().with_name(_parallel.NAME).exists():
     pytest.skip(f"{_parallel.NAME} is not beside the library", allow_module_level=True)
 
-from context_parallel_ranks import CASES, RUNS, SCHEMES, TIMEOUT, whole_of
+from context_parallel_ranks import CASES, GRIDS, RUNS, SCHEMES, TIMEOUT, whole_of
 from plain import Options, Sequence, backward, excess, forward
 from programs import run_python
 
@@ -36,6 +36,9 @@ from froghopper import torch as froghopper_torch
 
 HERE = pathlib.Path(__file__).resolve().parent
 REFUSED = {("window, both sides", "ring"): "window.*the ring takes", ("slopes", "ring"): "alibi.*ring",
+           ("window, both sides", "all_to_all_ring"): "window.*the ring.*Use scheme=\"all_to_all_gather\"",
+           ("slopes", "all_to_all_ring"): "alibi.*Use scheme=\"all_to_all_gather\" with a causal mask",
+           **{("six heads", grid): "heads_kv.* 3.*heads_ranks.* 2" for grid in GRIDS},
            ("six heads", "all_to_all"): "heads_.* is (6|3)",
            ("documents, both sides", "ring"): "window.*the ring takes.*Use scheme=\"all_gather\"",
            ("documents, slopes", "ring"): "alibi.*ring"}
@@ -162,6 +165,10 @@ def test_shard_by_document_has_a_gradient(found):
     ("causal", "causal .*False on rank 0 and True on rank 2"),
     ("scale", "scale .* on rank 0 and 0.5 on rank 2"),
     ("scheme", "scheme .*ring on rank 0 and all_gather on rank 2"),
+    ("heads_ranks", "heads_ranks .* is 1 on rank 0 and 3 on rank 2"),
+    ("heads_ranks of others", "heads_ranks is 2, but must divide ranks, 3. Set it to a divisor"),
+    ("heads_ranks of a ring", "heads_ranks is 3, but must be 0 with a scheme that has no groups of ranks.*"
+                              "Set it to 0, or use scheme=\"all_to_all_ring\""),
     ("layout", "layout .*zigzag on rank 0 and contiguous on rank 2"),
     ("transfers", "transfers .*auto on rank 0 and send_recv on rank 2"),
     ("copies on the CPU", "transfers is \"copies\", which are between GPUs, but q is on the CPU"),
@@ -217,6 +224,30 @@ def test_a_rank_that_ends_or_hangs_is_an_error_on_the_others(found, job):
 def test_a_rank_that_does_not_call_is_an_error_on_the_others(found):
     kind, text, seconds = found("elsewhere", 2)[1]
     assert kind == "LaunchFailed" and seconds < TIMEOUT + SLOW
+
+
+def test_a_machine_is_measured(found, tmp_path):
+    numbers, text, _ = found("probe", 4)[0]
+    names = ["latency", "bandwidth", "gather_bandwidth", "slowdown", "far_latency", "far_bandwidth", "memory",
+             "forward_flops", "backward_flops"]
+    assert list(numbers) == names and all(x > 0 for x in numbers.values()) and numbers["slowdown"] >= 1
+    assert [line.split()[0] for line in text.splitlines()] == ["#", *names]
+    for each, _, (kind, said, _) in found("probe", 4):
+        assert each == numbers
+        assert kind == "InvalidProblem" and "file must be one that can be written" in said
+    (tmp_path / "machine.txt").write_text(text)
+    line = "fwd f32 b1 hq4 hkv4 sq4096 skv4096 d64 causal"
+    for topology in (numbers, tmp_path / "machine.txt"):
+        assert "times by the caller's topology" in _parallel.explain(line, 4, topology=topology)
+    assert "times by" not in _parallel.explain(line, 4)
+
+
+@pytest.mark.parametrize("topology, wanted", [
+    ({"speed": 3}, "line 1 of the topology begins with \"speed\""), ("/nowhere/machine.txt", "can be read, but .*such"),
+    ({"slowdown": 0.5}, "topology.slowdown is 0.5"), (3, "topology must be what probe returns, or a file, but is 3"),
+])
+def test_figures_that_make_no_sense(topology, wanted):
+    assert re.search(wanted, _parallel.explain("fwd f32 b1 hq4 hkv4 sq64 skv64 d64", 4, topology=topology))
 
 
 def test_compiled_functions(found):

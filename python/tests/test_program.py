@@ -24,6 +24,7 @@ def run(*words, before=(), **streams):
 
 @pytest.mark.parametrize("words, code, said", [
     (["info"], 0, froghopper.__version__), (["explain", LINE, "cpu"], 0, LINE), (["--help"], 0, "explain LINE"),
+    (["probe"], 2, "probe must be run under torchrun"), (["probe", "--help"], 0, "torchrun --nproc"),
     (["--version"], 0, froghopper.__version__), (["chck"], 2, '"chck" is no command; it must be one of info, explain'),
     (["check", LINE], 2, "build/froghopper check"), (["bench"], 2, "build/froghopper bench"),
     (["explain", "--help"], 0, "For example"), (["info", "-h"], 0, "For example"),

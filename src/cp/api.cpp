@@ -7,6 +7,7 @@
 #include "src/cp/errors.hpp"
 #include "src/cp/plan.hpp"
 #include "src/cp/ranges.hpp"
+#include "src/cp/time.hpp"
 
 namespace froghopper::cp {
 namespace {
@@ -56,10 +57,20 @@ fh_status fh_cp_plan_rows(const fh_cp_plan* plan, int64_t rank, fh_cp_range* ran
   return FH_OK;
 } catch (const std::exception& e) { return failed("fh_cp_plan_rows", {FH_INTERNAL, e.what()}); }
 
+fh_status fh_cp_topology_parse(const char* text, fh_cp_topology* topology) try {
+  if (text == nullptr || topology == nullptr)
+    return failed("fh_cp_topology_parse", {FH_INVALID_PROBLEM, "text or topology is NULL. Give both."});
+  const Result<fh_cp_topology> read = parsed_topology(text);
+  if (!read) return failed("fh_cp_topology_parse", read.failure());
+  *topology = *read;
+  return FH_OK;
+} catch (const std::exception& e) { return failed("fh_cp_topology_parse", {FH_INTERNAL, e.what()}); }
+
 uint64_t fh_cp_plan_workspace_bytes(const fh_cp_plan* plan) { return plan ? plan->workspace : 0; }
 int fh_cp_plan_on_gpu(const fh_cp_plan* plan) { return plan ? plan->on_gpu : 0; }
 fh_cp_scheme fh_cp_plan_scheme(const fh_cp_plan* plan) { return plan ? plan->scheme : FH_CP_AUTO; }
 fh_cp_layout fh_cp_plan_layout(const fh_cp_plan* plan) { return plan ? plan->job.layout : FH_CP_LAYOUT_AUTO; }
+int64_t fh_cp_plan_heads_ranks(const fh_cp_plan* plan) { return plan ? plan->job.heads_ranks : 0; }
 uint64_t fh_cp_plan_bytes_in(const fh_cp_plan* plan) {
   return plan ? static_cast<uint64_t>(plan->steps.bytes_in) : 0;
 }

@@ -7,6 +7,8 @@
 
 #include "src/base/counted.hpp"
 #include "src/base/text.hpp"
+#include "src/cp/grid.hpp"
+#include "src/cp/time.hpp"
 
 namespace froghopper::cp {
 namespace {
@@ -114,6 +116,23 @@ Result<void> check_documents(const fh_cp_problem& p, const fh_problem& whole) {
   return {};
 }
 
+// What the layout gives one of so many ranks: ranges that are not empty.
+std::vector<Range> chunks_of(const Job& job, int64_t ranks, int64_t rank) {
+  if (job.by_document()) return ranges_by_document(job, ranks, rank);
+  const int64_t rows = job.rows();
+  const int64_t chunks = job.layout == FH_CP_ZIGZAG ? 2 * ranks : ranks;
+  // Without overflow: rows = whole chunks' rows and a rest that is spread.
+  const auto cut = [&](int64_t i) { return rows / chunks * i + rows % chunks * i / chunks; };
+  std::vector<Range> ranges{{cut(rank), cut(rank + 1)}};
+  if (job.layout == FH_CP_ZIGZAG) ranges.push_back({cut(chunks - 1 - rank), cut(chunks - rank)});
+  std::erase_if(ranges, [](const Range& range) { return range.empty(); });
+  return ranges;
+}
+
+bool begins_document(const Job& job, int64_t row) {
+  return std::binary_search(job.documents.begin(), job.documents.end(), row);
+}
+
 }  // namespace
 
 Result<Job> job_of(const fh_cp_problem& given) {
@@ -128,8 +147,8 @@ Result<Job> job_of(const fh_cp_problem& given) {
   if (p.rank < 0 || p.rank >= p.ranks)
     return refused(FH_INVALID_PROBLEM,
                    text("rank is {}, but must be 0 to ranks - 1, which is {}.", p.rank, p.ranks - 1));
-  if (p.scheme < FH_CP_AUTO || p.scheme > FH_CP_ALL_TO_ALL)
-    return refused(FH_INVALID_PROBLEM, text("scheme is {}, but must be an fh_cp_scheme, 0 to 3.", int{p.scheme}));
+  if (p.scheme < FH_CP_AUTO || p.scheme > FH_CP_ALL_TO_ALL_GATHER)
+    return refused(FH_INVALID_PROBLEM, text("scheme is {}, but must be an fh_cp_scheme, 0 to 5.", int{p.scheme}));
   if (p.layout < FH_CP_LAYOUT_AUTO || p.layout > FH_CP_BY_DOCUMENT)
     return refused(FH_INVALID_PROBLEM, text("layout is {}, but must be an fh_cp_layout, 0 to 3.", int{p.layout}));
   if (p.layout == FH_CP_BY_DOCUMENT && p.cu_seqlens == nullptr)
@@ -146,6 +165,19 @@ Result<Job> job_of(const fh_cp_problem& given) {
         text("transfers is FH_CP_PEER_COPIES, which takes all ranks on one host, but ranks_per_host is {} of "
              "{} ranks. Use FH_CP_SEND_RECV.",
              p.ranks_per_host, p.ranks));
+  if (p.heads_ranks != 0) {
+    if (p.scheme != FH_CP_AUTO && !on_grid(p.scheme))
+      return refused(
+          FH_INVALID_PROBLEM,
+          text("heads_ranks is {}, but must be 0 with a scheme that has no groups of ranks. Set it to 0, or use "
+               "FH_CP_ALL_TO_ALL_RING or FH_CP_ALL_TO_ALL_GATHER.",
+               p.heads_ranks));
+    if (p.heads_ranks < 0 || p.ranks % p.heads_ranks != 0)
+      return refused(
+          FH_INVALID_PROBLEM,
+          text("heads_ranks is {}, but must divide ranks, {}. Set it to a divisor, or to 0 for the fastest.",
+               p.heads_ranks, p.ranks));
+  }
   if (p.check_interval < -1 || p.ranks_per_host < 0)
     return refused(FH_INVALID_PROBLEM,
                    text("check_interval must be -1 or more, and ranks_per_host 0 or more, but they are {} and {}.",
@@ -166,6 +198,7 @@ Result<Job> job_of(const fh_cp_problem& given) {
   whole.align = FH_BOTTOM_RIGHT;  // as many queries as keys: both mean the same
   job.ranks = p.ranks;
   job.scheme = p.scheme;
+  job.heads_ranks = p.heads_ranks;
   job.out = p.dtype_out == FH_USUAL ? whole.dtype : p.dtype_out;
   if (job.out != whole.dtype && job.out != FH_F32)
     return refused(FH_UNSUPPORTED, text("dtype_out must be whole->dtype, {}, FH_USUAL or FH_F32, but is {}.",
@@ -178,48 +211,57 @@ Result<Job> job_of(const fh_cp_problem& given) {
   job.layout = p.layout != FH_CP_LAYOUT_AUTO ? p.layout : plain_causal ? FH_CP_ZIGZAG : FH_CP_CONTIGUOUS;
   if (p.layout == FH_CP_LAYOUT_AUTO && plain_causal && job.packed() && balance_of(job).most > most_work)
     job.layout = FH_CP_BY_DOCUMENT;
+  if (Result<void> taken = take_topology(p, job); !taken) return taken.failure();
   return job;
 }
 
 std::vector<Range> ranges_of(const Job& job, int64_t rank) {
-  if (job.by_document()) return ranges_by_document(job, job.ranks, rank);
-  const int64_t rows = job.rows();
-  const int64_t chunks = job.layout == FH_CP_ZIGZAG ? 2 * job.ranks : job.ranks;
-  // Without overflow: rows = whole chunks' rows and a rest that is spread.
-  const auto cut = [&](int64_t i) { return rows / chunks * i + rows % chunks * i / chunks; };
-  std::vector<Range> ranges{{cut(rank), cut(rank + 1)}};
-  if (job.layout == FH_CP_ZIGZAG) ranges.push_back({cut(chunks - 1 - rank), cut(chunks - rank)});
-  std::erase_if(ranges, [](const Range& range) { return range.empty(); });
-  if (ranges.size() == 2 && ranges[0].end == ranges[1].begin) ranges = {{ranges[0].begin, ranges[1].end}};
-  return ranges;
+  std::vector<Range> all, held;
+  for (int64_t i = 0; i < job.members; ++i)
+    for (const Range& range : chunks_of(job, job.ranks * job.members, rank * job.members + i)) all.push_back(range);
+  std::sort(all.begin(), all.end(), [](Range a, Range b) { return a.begin < b.begin; });
+  for (const Range& range : all) {
+    const bool goes_on = !held.empty() && held.back().end == range.begin;
+    if (goes_on && !(job.by_document() && begins_document(job, range.begin)))
+      held.back().end = range.end;
+    else
+      held.push_back(range);
+  }
+  return held;
 }
 
 std::string why_not(const Job& job, fh_cp_scheme scheme) {
   const fh_problem& p = job.whole;
   if (job.ranks == 1) return {};
-  if (scheme == FH_CP_RING && p.window_right > 0)
+  const bool ring = scheme == FH_CP_RING || scheme == FH_CP_ALL_TO_ALL_RING,
+             gather = scheme == FH_CP_ALL_GATHER || scheme == FH_CP_ALL_TO_ALL_GATHER;
+  const char* const other = on_grid(scheme) ? "FH_CP_ALL_TO_ALL_GATHER" : "FH_CP_ALL_GATHER";
+  if (ring && p.window_right > 0)
+    return text("window_right is {}: the ring takes no window to the right other than 0 and FH_ALL. Use {}.",
+                p.window_right, other);
+  if (ring && p.alibi)
     return text(
-        "window_right is {}: the ring takes no window to the right other than 0 and FH_ALL. Use "
-        "FH_CP_ALL_GATHER.",
-        p.window_right);
-  if (scheme == FH_CP_RING && p.alibi)
-    return "alibi is set: blocks of the ring are not level with their queries. Use FH_CP_ALL_GATHER with a causal "
-           "mask, or FH_CP_ALL_TO_ALL.";
-  if (scheme == FH_CP_ALL_GATHER && p.alibi && p.window_right != 0)
+        "alibi is set: blocks of the ring are not level with their queries. Use {} with a causal mask, or "
+        "FH_CP_ALL_TO_ALL.",
+        other);
+  if (gather && p.alibi && p.window_right != 0)
     return "alibi is set without a causal mask: the keys fetched are not level with their queries. Use "
            "FH_CP_ALL_TO_ALL.";
   const size_t documents = job.packed() ? job.documents.size() - 1 : 0;
-  if (scheme == FH_CP_ALL_TO_ALL && job.by_document() && documents > most_documents)
+  if ((scheme == FH_CP_ALL_TO_ALL || on_grid(scheme)) && job.by_document() && documents > most_documents)
     return text(
         "documents is {}, but must be at most {} for an all-to-all in FH_CP_BY_DOCUMENT, which moves each piece of "
         "each by itself. Use FH_CP_RING, FH_CP_ALL_GATHER or FH_CP_CONTIGUOUS.",
         documents, most_documents);
-  if (scheme == FH_CP_ALL_TO_ALL && p.heads_q % job.ranks != 0)
-    return text("heads_q is {}, which ranks, {}, does not divide. Use FH_CP_RING or FH_CP_ALL_GATHER.", p.heads_q,
-                job.ranks);
-  if (scheme == FH_CP_ALL_TO_ALL && p.heads_kv % job.ranks != 0 && job.ranks % p.heads_kv != 0)
-    return text("heads_kv is {} and ranks is {}; one must divide the other. Use FH_CP_RING or FH_CP_ALL_GATHER.",
-                p.heads_kv, job.ranks);
+  const int64_t parts = heads_parts(job, scheme);
+  if (parts <= 1) return {};
+  const char* const name = on_grid(scheme) ? "heads_ranks" : "ranks";
+  const char* const instead =
+      on_grid(scheme) ? "Use a divisor of both, or 0 for the fastest." : "Use FH_CP_RING or FH_CP_ALL_GATHER.";
+  if (p.heads_q % parts != 0)
+    return text("heads_q is {}, which {}, {}, does not divide. {}", p.heads_q, name, parts, instead);
+  if (p.heads_kv % parts != 0 && parts % p.heads_kv != 0)
+    return text("heads_kv is {} and {} is {}; one must divide the other. {}", p.heads_kv, name, parts, instead);
   return {};
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "src/base/result.hpp"
@@ -32,6 +33,10 @@ struct Job {
   int64_t ranks_per_host = 1;
   uint64_t workspace_limit = 0;
   bool peer_copies = false;
+  int64_t heads_ranks = 0;  // of a grid: ranks that exchange heads; 0: not chosen, or no grid
+  int64_t members = 1;      // so many neighbours' shards together are one shard of this job, see grid.hpp
+  fh_cp_topology topology = fh_cp_topology_init();
+  std::string topology_from;       // who has given it; empty: nobody
   std::vector<int64_t> documents;  // where each begins, and the end of the last; empty: the rows are one sequence
 
   bool backward() const { return whole.op == FH_BACKWARD; }

@@ -8,16 +8,19 @@
 #include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/digest.hpp"
+#include "src/cp/grid.hpp"
 #include "src/cp/time.hpp"
 
 namespace froghopper::cp {
 namespace {
 
-constexpr fh_cp_scheme schemes[] = {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL};
+constexpr fh_cp_scheme schemes[] = {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL, FH_CP_ALL_TO_ALL_RING,
+                                    FH_CP_ALL_TO_ALL_GATHER};
 
 Failure of_library(fh_status status) { return {status, fh_last_error()}; }
 
 struct Candidate {
+  Job job;  // with heads_ranks
   fh_cp_scheme scheme;
   double seconds;
   uint64_t bytes;  // of workspace, without what attention itself needs
@@ -25,7 +28,7 @@ struct Candidate {
 
 // Of the slowest of these ranks, and of that which needs most.
 Candidate measure(const Job& job, fh_cp_scheme scheme, bool on_gpu) {
-  Candidate c{scheme, 0, 0};
+  Candidate c{job, scheme, 0, 0};
   for (const int64_t rank : looked_at(job)) {
     const Steps steps = steps_of(job, scheme, rank);
     c.seconds = std::max(c.seconds, seconds_of(job, steps, rank, on_gpu));
@@ -56,36 +59,50 @@ Result<uint64_t> whole_workspace(const Job& job, fh_cp_scheme scheme, const char
   return most;
 }
 
-// The fastest that keeps to the limit. Attention is planned, for which kernels may have to be compiled, only for a
-// scheme that would be taken.
-Result<Candidate> choose(const Job& job, const char* target, bool on_gpu, std::vector<std::string>& why) {
-  if (job.scheme != FH_CP_AUTO) {
-    if (std::string no = why_not(job, job.scheme); !no.empty()) return Failure{FH_UNSUPPORTED, std::move(no)};
-    return measure(job, job.scheme, on_gpu);
-  }
+// What the caller leaves open: the scheme, or heads_ranks. Why a scheme is none of them goes to `why` and `refusals`.
+Result<std::vector<Candidate>> candidates(const Job& job, bool on_gpu, std::vector<std::string>& why,
+                                          std::string& refusals) {
   std::vector<Candidate> all;
-  std::string refusals;
   for (const fh_cp_scheme scheme : schemes) {
-    if (const std::string no = why_not(job, scheme); !no.empty()) {
-      why.push_back(text("{}: no, {}", name_of(scheme), no));
-      refusals += text(" {}: {}", name_of(scheme), no);
-      continue;
+    if (job.scheme != FH_CP_AUTO && job.scheme != scheme) continue;
+    for (const int64_t heads_ranks : heads_ranks_of(job, scheme)) {
+      Job with = job;
+      with.heads_ranks = heads_ranks;
+      if (std::string no = why_not(with, scheme); !no.empty()) {
+        if (job.scheme != FH_CP_AUTO) return Failure{FH_UNSUPPORTED, std::move(no)};
+        why.push_back(text("{}: no, {}", name_of(with, scheme), no));
+        refusals += text(" {}: {}", name_of(with, scheme), no);
+        continue;
+      }
+      all.push_back(measure(with, scheme, on_gpu));
     }
-    all.push_back(measure(job, scheme, on_gpu));
-    why.push_back(text("{}: {:.1f} us, workspace of {} beside attention's own", name_of(scheme),
-                       all.back().seconds * 1e6, counted(all.back().bytes, "byte")));
   }
+  return all;
+}
+
+// The fastest that keeps to the limit, which only FH_CP_AUTO has. Attention is planned, for which kernels may have to
+// be compiled, only for a scheme that would be taken.
+Result<Candidate> choose(const Job& job, const char* target, bool on_gpu, std::vector<std::string>& why) {
+  std::string refusals;
+  Result<std::vector<Candidate>> found = candidates(job, on_gpu, why, refusals);
+  if (!found) return found.failure();
+  std::vector<Candidate>& all = *found;
+  if (all.size() > 1 || job.scheme == FH_CP_AUTO)
+    for (const Candidate& c : all)
+      why.push_back(text("{}: {:.1f} us, workspace of {} beside attention's own", name_of(c.job, c.scheme),
+                         c.seconds * 1e6, counted(c.bytes, "byte")));
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  if (job.scheme != FH_CP_AUTO) return all.front();
   for (const Candidate& c : all) {
     uint64_t bytes = c.bytes;
     if (job.workspace_limit > 0 && bytes <= job.workspace_limit) {
-      const Result<uint64_t> whole = whole_workspace(job, c.scheme, target);
+      const Result<uint64_t> whole = whole_workspace(c.job, c.scheme, target);
       if (!whole) return whole.failure();
       bytes = *whole;
     }
     if (job.workspace_limit == 0 || bytes <= job.workspace_limit) return c;
-    why.push_back(text("{}: over the limit, with {}", name_of(c.scheme), counted(bytes, "byte")));
-    refusals += text(" {}: workspace of {}.", name_of(c.scheme), counted(bytes, "byte"));
+    why.push_back(text("{}: over the limit, with {}", name_of(c.job, c.scheme), counted(bytes, "byte")));
+    refusals += text(" {}: workspace of {}.", name_of(c.job, c.scheme), counted(bytes, "byte"));
   }
   const std::string limit = job.workspace_limit > 0
                                 ? text(" within workspace_limit, {}", counted(job.workspace_limit, "byte"))
@@ -96,10 +113,26 @@ Result<Candidate> choose(const Job& job, const char* target, bool on_gpu, std::v
 uint64_t digest_of_plan(const Job& job, fh_cp_scheme scheme) {
   std::vector<uint64_t> words;
   const fh_problem& p = job.whole;
-  for (const int64_t word :
-       {int64_t{p.op}, int64_t{p.dtype}, p.batch, p.heads_q, p.heads_kv, p.seq_q, p.seq_kv, p.dim_qk, p.dim_v,
-        p.window_left, p.window_right, int64_t{p.sink != 0}, int64_t{p.alibi != 0}, job.ranks, int64_t{scheme},
-        int64_t{job.layout}, int64_t{job.out}, int64_t{job.check_interval}, int64_t{job.peer_copies}})
+  for (const int64_t word : {int64_t{p.op},
+                             int64_t{p.dtype},
+                             p.batch,
+                             p.heads_q,
+                             p.heads_kv,
+                             p.seq_q,
+                             p.seq_kv,
+                             p.dim_qk,
+                             p.dim_v,
+                             p.window_left,
+                             p.window_right,
+                             int64_t{p.sink != 0},
+                             int64_t{p.alibi != 0},
+                             job.ranks,
+                             int64_t{scheme},
+                             job.heads_ranks,
+                             int64_t{job.layout},
+                             int64_t{job.out},
+                             int64_t{job.check_interval},
+                             int64_t{job.peer_copies}})
     words.push_back(static_cast<uint64_t>(word));
   words.push_back(std::bit_cast<uint32_t>(p.scale));
   words.push_back(std::bit_cast<uint32_t>(p.softcap));
@@ -139,6 +172,8 @@ const char* name_of(fh_cp_scheme scheme) {
     case FH_CP_RING: return "ring";
     case FH_CP_ALL_GATHER: return "all_gather";
     case FH_CP_ALL_TO_ALL: return "all_to_all";
+    case FH_CP_ALL_TO_ALL_RING: return "all_to_all_ring";
+    case FH_CP_ALL_TO_ALL_GATHER: return "all_to_all_gather";
   }
   return "unknown";
 }
@@ -152,16 +187,16 @@ Result<std::unique_ptr<fh_cp_plan>> make_plan(const fh_cp_problem& problem, cons
   Result<Candidate> chosen = choose(*job, target, *on_gpu, why);
   if (!chosen) return chosen.failure();
   auto plan = std::make_unique<fh_cp_plan>();
-  plan->job = *job;
+  plan->job = chosen->job;
   plan->rank = problem.rank;
   plan->scheme = chosen->scheme;
   plan->on_gpu = *on_gpu;
   plan->seconds = chosen->seconds;
-  plan->steps = steps_of(*job, chosen->scheme, problem.rank);
-  if (job->peer_copies)
-    if (Result<void> found = find_peer_places(*job, chosen->scheme, problem.rank, plan->steps); !found)
+  plan->steps = steps_of(plan->job, chosen->scheme, problem.rank);
+  if (plan->job.peer_copies)
+    if (Result<void> found = find_peer_places(plan->job, chosen->scheme, problem.rank, plan->steps); !found)
       return found.failure();
-  plan->digest = digest_of_plan(*job, chosen->scheme);
+  plan->digest = digest_of_plan(plan->job, chosen->scheme);
   if (Result<void> planned = plan_attention(*plan, target); !planned) return planned.failure();
   plan->text = printed(*plan, why);
   return plan;

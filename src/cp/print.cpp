@@ -2,6 +2,7 @@
 // cp: a plan as lines of text.
 #include "src/base/counted.hpp"
 #include "src/base/text.hpp"
+#include "src/cp/grid.hpp"
 #include "src/cp/plan.hpp"
 #include "src/cp/ranges.hpp"
 #include "src/cp/time.hpp"
@@ -46,13 +47,13 @@ const char* name_of(fh_cp_layout layout) {
   return layout == FH_CP_ZIGZAG ? "zigzag" : layout == FH_CP_BY_DOCUMENT ? "by_document" : "contiguous";
 }
 
-// Where each rank has all rows of some heads, documents make no difference.
+// Where heads are exchanged, ranks share the work of their group; where one group is all ranks, they have equal work.
 std::string documents_line(const fh_cp_plan& plan) {
   const Job& job = plan.job;
   std::string line = text("  {}, the longest of {}", counted(job.documents.size() - 1, "document"),
                           counted(longest_document(job), "row"));
-  if (job.ranks > 1 && plan.scheme != FH_CP_ALL_TO_ALL) {
-    const Balance balance = balance_of(job);
+  if (const Job groups = job_between_groups(job, heads_parts(job, plan.scheme)); groups.ranks > 1) {
+    const Balance balance = balance_of(groups);
     line += text("; a rank has {:.2f} to {:.2f} of the mean pairs of a query and a key", balance.least, balance.most);
   }
   return line + "\n";
@@ -114,9 +115,10 @@ std::string printed(const fh_cp_plan& plan, const std::vector<std::string>& why)
   const Job& job = plan.job;
   std::string all =
       text("{} {} rank {} of {}, {} layout, {} of workspace, in {} and out {} bytes, {:.1f} us\n",
-           plan.on_gpu ? "gpu" : "cpu", name_of(plan.scheme), plan.rank, job.ranks, name_of(job.layout),
+           plan.on_gpu ? "gpu" : "cpu", name_of(job, plan.scheme), plan.rank, job.ranks, name_of(job.layout),
            counted(plan.workspace, "byte"), plan.steps.bytes_in, plan.steps.bytes_out, plan.seconds * 1e6);
   if (job.packed()) all += documents_line(plan);
+  all += topology_line(job, plan.on_gpu);
   for (const std::string& line : why) all += "  " + line + "\n";
   all += "  rows" + rows_held(job, plan.rank) + "\n";
   size_t number = 0;

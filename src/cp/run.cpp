@@ -10,6 +10,7 @@
 #include "src/base/text.hpp"
 #include "src/cp/addresses.hpp"
 #include "src/cp/digest.hpp"
+#include "src/cp/grid.hpp"
 #include "src/cp/memory.hpp"
 #include "src/cp/plan.hpp"
 
@@ -88,7 +89,7 @@ Result<void> Run::all() {
     return Failure{FH_INVALID_TENSOR, std::move(no)};
   }
   if (usable_ && compares()) {
-    const bool with_grad_lse = plan_.scheme == FH_CP_ALL_TO_ALL && t_.grad_lse != nullptr;
+    const bool with_grad_lse = (plan_.scheme == FH_CP_ALL_TO_ALL || on_grid(plan_.scheme)) && t_.grad_lse != nullptr;
     if (Result<void> agreed = agree(digest_of({plan_.digest, t_.call, with_grad_lse})); !agreed) return agreed;
   }
   bind();

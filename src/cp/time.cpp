@@ -13,39 +13,59 @@ namespace {
 // Measured on 4 H100 of one host with NCCL 2.28: send and receive in a ring, 256 MiB in 909 us, 295e9 bytes a second,
 // and 1 MiB in 105 us, of which 100 us are latency; a call beside such transfers takes 1.52 times as long. Between
 // hosts: one NIC of 400 Gbit a GPU, 50e9 bytes a second by the data sheet; a latency of 150 us is assumed.
-constexpr Rates h100 = {705e12, 585e12, 20e-6, 1.3e12, 100e-6, 295e9, 150e-6, 50e9, 1.52};
+constexpr Rates h100 = {705e12, 585e12, 20e-6, 1.3e12, 100e-6, 295e9, 295e9, 150e-6, 50e9, 1.52};
 
 // The same with copies of the driver, which are within a host. Measured there: a pull from a peer's memory, 1 MiB in 18
 // us and 256 MiB in 724 us, 378e9 bytes a second behind 15 us; a call beside four of them takes 1.03 times as long.
-constexpr Rates h100_copies = {705e12, 585e12, 20e-6, 1.3e12, 15e-6, 378e9, 150e-6, 50e9, 1.03};
+constexpr Rates h100_copies = {705e12, 585e12, 20e-6, 1.3e12, 15e-6, 378e9, 378e9, 150e-6, 50e9, 1.03};
 
 // A CPU. The orders of magnitude of one socket, not measured: they rank schemes, and the times are no prediction.
-constexpr Rates cpu = {1e12, 0.7e12, 20e-6, 2e10, 20e-6, 1e10, 50e-6, 1e9, 1.0};
+constexpr Rates cpu = {1e12, 0.7e12, 20e-6, 2e10, 20e-6, 1e10, 1e10, 50e-6, 1e9, 1.0};
+
+// Bytes that go one way in a group of transfers.
+struct Moved {
+  double near = 0, far = 0;
+  int64_t peers = 0;  // of this host, each counted where its transfers begin
+};
+
+Moved moved(const Job& job, const std::vector<Transfer>& transfers, int64_t rank) {
+  Moved m;
+  int64_t last = -1;
+  for (const Transfer& t : transfers) {
+    const bool near = t.peer / job.ranks_per_host == rank / job.ranks_per_host;
+    (near ? m.near : m.far) += static_cast<double>(t.bytes);
+    m.peers += near && t.peer != last;
+    last = t.peer;
+  }
+  return m;
+}
 
 // Documents that are divided make many transfers of a group. Up to 16 with a peer are in its latency, and of the others
 // each starts 3 us after the one before. Both are assumed.
-constexpr size_t transfers_in_latency = 16;
+constexpr int64_t transfers_in_latency = 16;
 constexpr double transfer_start = 3e-6;
 
-double start_seconds(const Job& job, const std::vector<Transfer>& transfers) {
-  if (transfers.size() <= transfers_in_latency) return 0;
-  const bool one_peer = transfers.front().peer == transfers.back().peer;
-  const size_t first = transfers_in_latency * (one_peer ? 1 : static_cast<size_t>(job.ranks - 1));
-  return static_cast<double>(std::max(transfers.size(), first) - first) * transfer_start;
+int64_t peers_of(const std::vector<Transfer>& transfers) {
+  std::vector<int64_t> peers;
+  for (const Transfer& t : transfers) peers.push_back(t.peer);
+  std::sort(peers.begin(), peers.end());
+  return std::unique(peers.begin(), peers.end()) - peers.begin();
+}
+
+double start_seconds(const std::vector<Transfer>& transfers) {
+  const auto count = static_cast<int64_t>(transfers.size());
+  if (count <= transfers_in_latency) return 0;
+  return static_cast<double>(std::max<int64_t>(0, count - transfers_in_latency * peers_of(transfers))) *
+         transfer_start;
 }
 
 double transfer_seconds(const Job& job, const Exchange& group, int64_t rank, const Rates& rates) {
-  double near = 0, far = 0, near_out = 0, far_out = 0;
-  const auto add = [&](const std::vector<Transfer>& transfers, double& inside, double& outside) {
-    for (const Transfer& t : transfers)
-      (t.peer / job.ranks_per_host == rank / job.ranks_per_host ? inside : outside) += static_cast<double>(t.bytes);
-  };
-  add(group.recvs, near, far);
-  add(group.sends, near_out, far_out);
-  near = std::max(near, near_out), far = std::max(far, far_out);
+  const Moved in = moved(job, group.recvs, rank), out = moved(job, group.sends, rank);
+  const double near = std::max(in.near, out.near), far = std::max(in.far, out.far);
   if (near + far == 0) return 0;
-  const double starts = std::max(start_seconds(job, group.recvs), start_seconds(job, group.sends));
-  return starts + std::max(near > 0 ? rates.latency + near / rates.bandwidth : 0,
+  const double starts = std::max(start_seconds(group.recvs), start_seconds(group.sends));
+  const double bandwidth = std::max(in.peers, out.peers) > 1 ? rates.gather_bandwidth : rates.bandwidth;
+  return starts + std::max(near > 0 ? rates.latency + near / bandwidth : 0,
                            far > 0 ? rates.far_latency + far / rates.far_bandwidth : 0);
 }
 
@@ -77,9 +97,21 @@ struct Alone {
 
 }  // namespace
 
-const Rates& rates_of(const Job& job, bool on_gpu) {
-  if (!on_gpu) return cpu;
-  return job.peer_copies ? h100_copies : h100;
+Rates rates_of(const Job& job, bool on_gpu) {
+  Rates r = !on_gpu ? cpu : job.peer_copies ? h100_copies : h100;
+  const fh_cp_topology& t = job.topology;
+  const auto take = [](double& own, double measured) {
+    if (measured > 0) own = measured;
+  };
+  const double bandwidth = job.peer_copies ? t.copy_bandwidth : t.bandwidth;
+  take(r.forward_flops, t.forward_flops), take(r.backward_flops, t.backward_flops);
+  take(r.call, t.call), take(r.memory, t.memory);
+  take(r.latency, job.peer_copies ? t.copy_latency : t.latency);
+  take(r.bandwidth, bandwidth), take(r.gather_bandwidth, bandwidth);
+  take(r.gather_bandwidth, job.peer_copies ? t.copy_gather_bandwidth : t.gather_bandwidth);
+  take(r.slowdown, job.peer_copies ? t.copy_slowdown : t.slowdown);
+  take(r.far_latency, t.far_latency), take(r.far_bandwidth, t.far_bandwidth);
+  return r;
 }
 
 // 2 FLOP a product and column: q k^T and P V forward; of the backward pass q k^T, dP, dV, dK and dQ.
@@ -90,11 +122,12 @@ double flops_of(const fh_problem& p, double pairs) {
 }
 
 double seconds_alone(const Job& job, const Steps& steps, const Step& step, int64_t rank, bool on_gpu) {
-  return std::visit(Alone{job, steps, rank, rates_of(job, on_gpu)}, step);
+  const Rates rates = rates_of(job, on_gpu);
+  return std::visit(Alone{job, steps, rank, rates}, step);
 }
 
 double seconds_of(const Job& job, const Steps& steps, int64_t rank, bool on_gpu) {
-  const Rates& rates = rates_of(job, on_gpu);
+  const Rates rates = rates_of(job, on_gpu);
   const Alone alone{job, steps, rank, rates};
   double now = 0, lane_free = 0;  // of the calls, and when the lane of transfers has done all that was started
   std::vector<double> done;

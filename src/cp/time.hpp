@@ -14,10 +14,19 @@ struct Rates {
   double call;                           // seconds a call costs beside its FLOP
   double memory;                         // bytes a second of copies, fills and sums
   double latency, bandwidth;             // of a group of transfers within a host: seconds, bytes a second into a rank
+  double gather_bandwidth;               // from several peers of the host at once
   double far_latency, far_bandwidth;     // between hosts
   double slowdown;                       // of a call while bytes move
 };
-const Rates& rates_of(const Job& job, bool on_gpu);
+Rates rates_of(const Job& job, bool on_gpu);
+
+Result<fh_cp_topology> parsed_topology(const std::string& text);
+
+// Reads the topology that the problem gives, or the file of the environment, into the job.
+Result<void> take_topology(const fh_cp_problem& problem, Job& job);
+
+// What a plan's text says of a topology; empty where there is none.
+std::string topology_line(const Job& job, bool on_gpu);
 
 double flops_of(const fh_problem& problem, double pairs);
 double seconds_of(const Job& job, const Steps& steps, int64_t rank, bool on_gpu);

@@ -25,6 +25,7 @@ struct CpCase {
   bool grad_lse = false;
   fh_cp_transfers transfers = FH_CP_SEND_RECV;
   std::vector<int64_t> documents = {};  // cu_seqlens; empty: the rows are one sequence
+  int64_t heads_ranks = 0;
 };
 
 // Makes and ends the transport of a rank; the first is called by all ranks once all have a workspace.
@@ -126,6 +127,7 @@ inline CpPlan plan_of(const CpCase& c, fh_op op, int64_t rank) {
   fh_cp_problem p = fh_cp_problem_init();
   p.whole = &whole, p.ranks = c.ranks, p.rank = rank;
   p.scheme = c.scheme, p.layout = c.layout, p.dtype_out = c.out, p.transfers = c.transfers;
+  p.heads_ranks = c.heads_ranks;
   if (!c.documents.empty())
     p.cu_seqlens = c.documents.data(), p.documents = static_cast<int32_t>(c.documents.size()) - 1;
   return planned(p, "cpu");
