@@ -117,7 +117,7 @@ struct Tiles {
 // Rows of a sequence that share a scale, in 8-bit Q, K and V where not all rows do. Tiles are cut so that one scale is
 // enough for each.
 constexpr int scale_block = 128;
-// Whether tiles of so many keys do. Smaller ones are for head dims above 256.
+// Whether tiles of so many keys do. The smallest are for head dims above 256, and for 256 beside scales of rows.
 constexpr bool in_scale_block(int keys) {
   return keys == scale_block || keys == scale_block / 2 || keys == scale_block / 4;
 }

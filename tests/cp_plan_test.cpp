@@ -165,6 +165,7 @@ TEST(ContextParallelPlan, what_cannot_be_is_said) {
       {refusal(with([](fh_problem& p) { p.attention_chunk = 8; }), same), "attention_chunk is set"},
       {refusal(with([](fh_problem& p) { p.invariant = 1; }), same), "invariant is set"},
       {refusal(with([](fh_problem& p) { p.gate = 1; }), same), "gate is set"},
+      {refusal(with([](fh_problem& p) { p.scale_tokens = 1; }), same), "scale_tokens is set"},
       {refusal(with([](fh_problem& p) { p.dtype = FH_E4M3; }), same), "8-bit types do not go over ranks"},
       {refusal(with([](fh_problem& p) { p.op = FH_APPEND; }), same), "must be FH_FORWARD or FH_BACKWARD"},
       {refusal(with([](fh_problem& p) { p.heads_kv = 5; }), same), "heads_kv"},

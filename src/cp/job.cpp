@@ -28,6 +28,7 @@ const char* unsupported_option(const fh_problem& p) {
   if (p.invariant) return "invariant";
   if (p.gate) return "gate";
   if (p.smooth) return "smooth";
+  if (p.scale_tokens) return "scale_tokens";
   if (p.dtype_kv != FH_USUAL && p.dtype_kv != p.dtype) return "dtype_kv";
   if (p.dtype_o != FH_USUAL && p.dtype_o != p.dtype) return "dtype_o";
   return nullptr;
