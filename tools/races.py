@@ -18,6 +18,7 @@ KNOWN = {
     "fwd::StoredLoader::run": None,  # the same
     "fwd::StoredLoaderOf::run": None,
     "fwd::Dequantiser::run": None,
+    "fwd::TokenScales::put": None,  # scales of its rows
     "bwd::InRegisterOrder::put": "bwd::InRegisterOrder::take",  # weights of an iteration
 }
 ACCESS = re.compile(r"\b(Read|Write) access at (.+)\+0x[0-9a-f]+ in (\S+)")

@@ -25,6 +25,7 @@
 #include "device/fwd/stored_tiles.cuh"
 #include "device/fwd/token_scales.cuh"
 #include "device/fwd/work_item.cuh"
+#include "device/ptx/async_copy.cuh"
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/mbarrier.cuh"
 #include "device/ptx/registers.cuh"
@@ -173,15 +174,16 @@ struct Dequantiser {
       const WorkItem item = smem.items[items.stage];
       __syncwarp();
       items.release_and_advance(smem.item_ring);
-      if (item.is_end()) return;
-      TokenScales<V> scales(params, item);
-      for (const int kv_tile : item.kv.in_order()) {
-        dequantise_tile([&] {
-          if (warp == 0) scales.put(smem.factors[at.stage], smem.scales[at.stage]);
-        });
-        if (warp == 0) scales.read(item.kv.next_or_last(kv_tile));
+      if (item.is_end()) break;
+      if (warp == 0) {
+        TokenScales<V> scales(params, item, smem.row_scales);
+        for (int left = item.kv.count(); left > 0; --left)
+          dequantise_tile([&] { scales.put(smem.factors[at.stage], smem.scales[at.stage]); });
+      } else {
+        for (int left = item.kv.count(); left > 0; --left) dequantise_tile([] {});
       }
     }
+    ptx::cp_async_wait<0>();  // none is left when the CTA ends
   }
 
   // K of a tile, whose scales put_scales() leaves beside it, and V.

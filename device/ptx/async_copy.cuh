@@ -13,6 +13,11 @@ __device__ __forceinline__ void cp_async_16(u32 to, const void* from, bool zeros
 __device__ __forceinline__ void cp_async_16(void* to, const void* from, bool zeros) {
   cp_async_16(smem_addr(to), from, zeros);
 }
+// 4 bytes likewise.
+__device__ __forceinline__ void cp_async_4(void* to, const void* from, bool zeros) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smem_addr(to)), "l"(from), "r"(zeros ? 0 : 4)
+               : "memory");
+}
 // What this thread started since the last one is a group.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Returns when all but the last `Pending` groups of this thread are there, for this thread to see.
