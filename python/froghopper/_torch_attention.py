@@ -152,7 +152,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
                    left out. It has no gradient; o and lse have theirs. With accumulate, which then is (o, lse,
                    max_logit) and is returned as such, the larger one of it and what is there
     gate           shape and type of o, which is multiplied by 1 / (1 + exp(-gate)) before it is rounded, as in gated
-                   attention; lse and max_logit are without it. It has a gradient. Without accumulate and block_table
+                   attention; lse and max_logit are without it. It has a gradient, except with block_table. Without
+                   accumulate
     lse_by_row     lse is [batch, seq_q, heads_q], packed [total_q, heads_q]: the numbers of a row lie together. Where
                    nothing requires a gradient it is written so, else copied. Without accumulate
     block_table    [batch, columns] int32: k and v are a pool [pages, page_size, heads_kv, dim], as paged_attention has

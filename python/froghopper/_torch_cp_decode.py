@@ -197,7 +197,7 @@ def merge_part(q: Tensor, cache: Cache, used: Tensor | None, causal: bool, o: Te
         calls.forward(o, q, k, v, None, None, None, None, used, None, calls.LOOK, calls.LOOK, causal, -1, -1, softcap,
                       scale, False, False, 0, 0, False, True, False, lse)
         return
-    sides = paged.Sides(table, None, None, used, *[None] * 7)
+    sides = paged.Sides(table, None, None, used, *[None] * 8)
     options = paged.Options(None, most, causal, -1, -1, softcap, scale, False, 0, 0, False, None)
     paged.run(q, k, v, sides, options, o, True, lse)
 

@@ -37,10 +37,10 @@ _ready: dict[Hashable, "Ready"] = {}
 # The arguments are those of run: q, k and v, Sides, Options.
 ARGUMENTS = ("Tensor q, Tensor k, Tensor v, Tensor block_table, Tensor? cu_seqlens_q, Tensor? seqused_q, "
              "Tensor? seqused_kv, Tensor? sink, Tensor? alibi_slopes, Tensor? scale_q, Tensor? scale_k, "
-             "Tensor? scale_v, Tensor? mean_k, Tensor? mean_v, SymInt? max_seqlen_q, SymInt? max_seqlen_kv, "
-             "bool causal, SymInt window_left, SymInt window_right, float softcap, float? scale, bool top_left, "
-             "SymInt max_sms, SymInt attention_chunk, bool invariant, ScalarType? out_dtype, bool lse_by_row, "
-             "str caller, bool with_lse")
+             "Tensor? scale_v, Tensor? mean_k, Tensor? mean_v, Tensor? gate, SymInt? max_seqlen_q, "
+             "SymInt? max_seqlen_kv, bool causal, SymInt window_left, SymInt window_right, float softcap, "
+             "float? scale, bool top_left, SymInt max_sms, SymInt attention_chunk, bool invariant, "
+             "ScalarType? out_dtype, bool lse_by_row, str caller, bool with_lse")
 ops._library.define(f"paged({ARGUMENTS}) -> (Tensor, Tensor)")
 ops._library.define(f"paged_out(Tensor(a!) out, {ARGUMENTS}) -> Tensor")
 paged_op: Any = torch.ops.froghopper.paged.default
@@ -60,6 +60,7 @@ class Sides(NamedTuple):
     scale_v: Tensor | None
     mean_k: Tensor | None
     mean_v: Tensor | None
+    gate: Tensor | None
 
 
 class Options(NamedTuple):
@@ -99,7 +100,7 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
                     out: Tensor | None = None, max_sms: int = 0, scale_q: ScaleOf = None, scale_k: ScaleOf = None,
                     scale_v: ScaleOf = None, out_dtype: torch.dtype | None = None, mean_k: Tensor | None = None,
                     mean_v: Tensor | None = None, alibi_slopes: Tensor | None = None, attention_chunk: int = 0,
-                    invariant: bool = False, lse_by_row: bool = False) -> Any:
+                    invariant: bool = False, lse_by_row: bool = False, gate: Tensor | None = None) -> Any:
     """softmax(scale q k^T + mask) v, where k and v lie in pages of a pool (PagedAttention). Without gradients.
 
     q              [batch, seq_q, heads_q, dim]; or packed [total_q, heads_q, dim] with cu_seqlens_q and max_seqlen_q,
@@ -112,6 +113,8 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
     seqused_kv     [batch] int32: how many rows of a sequence count; None for columns * page_size. Rows after them may
                    hold anything, also NaN
     max_seqlen_kv  an upper bound on seqused_kv; None for columns * page_size. Plans are made for it
+    gate           shape and type of o, any strides: o is multiplied by its sigmoid. Rows of o that belong to no
+                   sequence, do not count or see no key may have anything there, also NaN
 
     All other arguments are those of froghopper.torch.attention. Returns o, shaped as q with the columns of v; with
     return_lse (o, lse), as attention does, and lse_by_row always writes lse so. On the CPU entries of block_table are
@@ -121,10 +124,10 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
     for name, x in (("q", q), ("k", k), ("v", v), ("block_table", block_table)): check_tensor(name, x)
     given = Sides(block_table, cu_seqlens_q, seqused_q, seqused_kv, sink, alibi_slopes,
                   scale_tensor("scale_q", scale_q, q), scale_tensor("scale_k", scale_k, q),
-                  scale_tensor("scale_v", scale_v, q), mean_k, mean_v)
+                  scale_tensor("scale_v", scale_v, q), mean_k, mean_v, gate)
     for name, side in (*zip(Sides._fields[1:], given[1:]), ("out", out)):
         if side is not None: check_tensor(name, side)
-    refuse_gradients(dict(q=q, k=k, v=v, sink=sink, alibi_slopes=alibi_slopes, out=out))
+    refuse_gradients(dict(q=q, k=k, v=v, sink=sink, alibi_slopes=alibi_slopes, gate=gate, out=out))
     options = options_of(max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, causal=causal, window=window,
                          softcap=softcap, scale=scale, align=align, max_sms=max_sms, attention_chunk=attention_chunk,
                          invariant=invariant, out_dtype=out_dtype, lse_by_row=lse_by_row)
@@ -159,10 +162,10 @@ def from_pages(given: dict[str, Any]) -> Any:
     if given["cu_seqlens_kv"] is not None:
         raise InvalidProblem("cu_seqlens_kv is given beside block_table, which says where the rows of a sequence are. "
                              "Leave cu_seqlens_kv out, and give the lengths in seqused_kv.")
-    for name, none in (("accumulate", None), ("return_max_logit", False), ("gate", None)):
+    for name, none in (("accumulate", None), ("return_max_logit", False)):
         if given[name] is not none:
             raise Unsupported(f"{name} is given beside block_table; attention to pages has none. Leave it out.")
-    beside = ("cu_seqlens_kv", "accumulate", "return_max_logit", "gate", "deterministic", "others")
+    beside = ("cu_seqlens_kv", "accumulate", "return_max_logit", "deterministic", "others")
     return paged_attention(**{name: value for name, value in given.items() if name not in beside})
 
 
@@ -183,6 +186,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Te
         held_lse: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """held_lse: out, in float32, and it are merged with what they hold, as attention's accumulate; not of 8-bit k."""
     max_sms = options.max_sms or calls.threads_for(q)
+    if given.gate is not None: given = given._replace(gate=readable(given.gate))
     key = (kind(q), kind(k), kind(v), *map(kind, given), kind(out), kind(held_lse), options, max_sms)
     ready = _ready.get(key) or cached(
         _ready, key, lambda: ready_of(q, k, v, given, options._replace(max_sms=max_sms), out, held_lse))
@@ -197,12 +201,19 @@ def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Te
             address(given.seqused_q), address(given.seqused_kv), address(given.sink), address(given.scale_q),
             address(given.scale_k), address(given.scale_v), address(given.mean_k), address(given.mean_v),
             address(workspace), stream_of(ready.gpu) if ready.gpu >= 0 else None, address(given.alibi_slopes), 0,
-            given.block_table.data_ptr())
+            given.block_table.data_ptr(), address(given.gate))
     except InvalidTensor:
         check_bound(k, given, options)
         raise
     if out is not None: torch.autograd.graph.increment_version(out)
     return o, lse
+
+
+def readable(gate: Tensor) -> Tensor:
+    """The gate, or a dense copy where its strides or its first byte are none that the kernels read."""
+    if not gate.ndim or gate.layout != torch.strided: return gate  # refused when it is checked
+    return calls.dense_copy(gate) if calls.must_copy(gate, gate.is_cuda) or (
+        gate.is_cuda and gate.data_ptr() % calls.BYTES) else gate
 
 
 def check_bound(k: Tensor, given: Sides, options: Options) -> None:
@@ -240,6 +251,7 @@ def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, ou
             raise InvalidType(f"out must be {name_of(o_dtype)}, but is {name_of(out.dtype)}. Give another tensor, or "
                               "out_dtype beside 8-bit k and v.")
         calls.check_shape("out", out, o_shape)
+    check_gate(q, v, given, o_dtype)
     gpu, target = calls.target_of(q)
     plan = plan_of(problem_of(q, k, v, given, options, paged, types, held_lse is not None), target)
     copies_q = calls.must_copy(q, gpu >= 0)
@@ -250,6 +262,7 @@ def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, ou
     if given.alibi_slopes is not None:
         slopes = slope_strides(given.alibi_slopes.shape, given.alibi_slopes.stride(), paged.batch, q.shape[-2])
     call = Call(plan, [of_q, calls.strides_of(k), calls.strides_of(v), of_o, *lie], slopes, (table[0], table[1], 0),
+                gates=[] if given.gate is None else [calls.strides_of(given.gate)],
                 of_lse=lse_by_row_of(q.shape)[1] if options.lse_by_row else None)
     return Ready(call, tuple(o_shape), tuple(lse_shape), o_dtype, copies_q, gpu, plan.workspace_bytes)
 
@@ -262,7 +275,13 @@ def problem_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, 
         align="top_left" if options.top_left else "bottom_right", sink=given.sink is not None,
         seqused=given.seqused_q is not None or given.seqused_kv is not None, max_sms=options.max_sms,
         alibi=given.alibi_slopes is not None, attention_chunk=options.attention_chunk, invariant=options.invariant,
-        accumulate=merges)
+        accumulate=merges, gate=given.gate is not None)
+
+
+def check_gate(q: Tensor, v: Tensor, given: Sides, o_dtype: torch.dtype) -> None:
+    """That it lies as o."""
+    if given.gate is not None:
+        calls.check_side("gate", given.gate, q, o_dtype, calls.shapes_of(q.shape, v.shape)[0])
 
 
 def lengths_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options) -> Paged:
@@ -364,7 +383,9 @@ def check_known(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options)
     numbers: list[Any] = [extent for x in (q, k, v, *given) if x is not None for extent in x.shape]
     if any(type(number) is torch.SymInt for number in (*numbers, *options)): return
     paged = lengths_of(q, k, v, given, options)
-    problem_of(q, k, v, given, options, paged, types_of(q, k, v, given, options, paged)[1])
+    o_dtype, types, _ = types_of(q, k, v, given, options, paged)
+    check_gate(q, v, given, o_dtype)
+    problem_of(q, k, v, given, options, paged, types)
 
 
 FIRST_OPTION = 3 + len(Sides._fields)

@@ -172,7 +172,7 @@ def test_the_schema_is_right():
     arrays, words = paged_case()
     import torch
     from froghopper import _torch_paged as pages
-    given = pages.Sides(arrays[3], words["cu_seqlens_q"], None, words["seqused_kv"], *[None] * 7)
+    given = pages.Sides(arrays[3], words["cu_seqlens_q"], None, words["seqused_kv"], *[None] * 8)
     options = pages.Options(53, None, True, -1, -1, 0.0, None, False, 0, 0, False, None, True)
     torch.library.opcheck(pages.paged_op, (*arrays[:3], *given, *options, "", True),
                           test_utils=("test_schema", "test_faketensor"))

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from froghopper.torch import append_kv, attention, paged_attention
+from froghopper.torch import append_kv, attention, explain, paged_attention
 
 
 def why_no_gpu():
@@ -199,11 +199,12 @@ def test_the_operator(of_q, return_lse):
     for x, y, z in zip(*(one if return_lse else (one,) for one in (found, wanted, bare))):
         assert torch.equal(x, y) and x.dtype == z.dtype and x.shape == z.shape and x.stride() == z.stride()
     factors = [None if not scales else torch.tensor(1.0)] * 3
-    arguments = (*given[:4], None, None, cache.used, None, None, *factors, None, None, None, None, True, -1, -1, 0.0,
-                 None, False, 0, 0, False, None, False, "", return_lse)
+    arguments = (*given[:4], None, None, cache.used, None, None, *factors, None, None)
+    options = (None, None, True, -1, -1, 0.0, None, False, 0, 0, False, None, False, "", return_lse)
     if of_q.itemsize == 1: return  # opcheck draws random numbers, which PyTorch has not for float8
-    torch.library.opcheck(torch.ops.froghopper.paged.default, arguments)
-    torch.library.opcheck(torch.ops.froghopper.paged_out.default, (torch.empty_like(q), *arguments))
+    for gate in (None, torch.randn_like(q)):
+        torch.library.opcheck(torch.ops.froghopper.paged.default, (*arguments, gate, *options))
+        torch.library.opcheck(torch.ops.froghopper.paged_out.default, (torch.empty_like(q), *arguments, gate, *options))
 
 
 def test_what_compiled_code_refuses():
@@ -215,3 +216,111 @@ def test_what_compiled_code_refuses():
     with pytest.raises(Exception, match="k must .*, but is float16"): compiled(q, cache.pool_k.half())
     with pytest.raises(Exception, match="q requires a gradient; paged_attention has none"):
         compiled(q.requires_grad_(), cache.pool_k)
+
+
+def gated_exactly(q, cache, b, gate, rows_used=None):
+    """float64 of one sequence, causal, for the first rows_used queries: the last one is level with the last key."""
+    used, rows = USED[b], q.shape[0] if rows_used is None else rows_used
+    q, gate, k, v = (x.cpu().double() for x in (q[:rows], gate[:rows], cache.k[b, :used], cache.v[b, :used]))
+    group = q.shape[1] // k.shape[1]
+    scores = torch.einsum("qhd,khd->hqk", q, k.repeat_interleave(group, 1)) / q.shape[-1] ** 0.5
+    unseen = torch.arange(used) > torch.arange(rows)[:, None] + used - rows
+    weights = scores.masked_fill(unseen, -torch.inf).softmax(-1).nan_to_num()  # NaN: a row that sees no key
+    return torch.sigmoid(gate) * torch.einsum("hqk,khd->qhd", weights, v.repeat_interleave(group, 1))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("page", [1, 16])
+def test_gate(page, device):
+    """Beside float64, and the bits of attention's gate where there is one page a row."""
+    cache = Cache(page, device)
+    q, gate = (torch.randn(len(USED), 3, 4, 64, device=device).bfloat16() for _ in range(2))
+    given = dict(seqused_kv=cache.used, causal=True)
+    pools = q, cache.pool_k, cache.pool_v
+    gate[0] *= 100
+    plain, plain_lse = paged_attention(*pools, cache.table, return_lse=True, **given)
+    gate[2] = torch.nan  # a sequence without keys
+    o, lse = paged_attention(*pools, cache.table, gate=gate, return_lse=True, **given)
+    for b in (0, 3):
+        torch.testing.assert_close(o[b].cpu().double(), gated_exactly(q[b], cache, b, gate[b]), atol=0.02, rtol=0.02)
+    torch.testing.assert_close(o, attention(q, cache.k, cache.v, gate=gate, **given), atol=0.02, rtol=0.02)
+    assert torch.equal(lse, plain_lse) and not torch.equal(o, plain) and not o[2].any()
+    for x in (gate.transpose(1, 3).contiguous().transpose(1, 3), torch.cat((q, gate), -1)[..., 64:]):
+        assert torch.equal(paged_attention(*pools, cache.table, gate=x, **given), o)  # no columns side by side; a half
+    assert torch.equal(attention(*pools, block_table=cache.table, gate=gate, **given), o)
+    out = torch.full_like(o, torch.nan)
+    assert paged_attention(*pools, cache.table, gate=gate, out=out, **given) is out and torch.equal(out, o)
+    found, by_row = paged_attention(*pools, cache.table, gate=gate, return_lse=True, lse_by_row=True, **given)
+    assert torch.equal(found, o) and torch.equal(by_row.transpose(1, 2), lse)
+    assert torch.equal(paged_attention(*pools, cache.table, **given), plain)  # nothing of the gate is remembered
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("page", [1, 16])
+def test_gate_of_packed_rows(page, device):
+    """Rows of q that do not count, and rows behind the last sequence, have NaN as gate."""
+    cache = Cache(page, device)
+    firsts, counted = [0, 60, 61, 61, 68], [50, 1, 0, 4]
+    begins, used_q = (torch.tensor(x, dtype=torch.int32, device=device) for x in (firsts, counted))
+    q, gate = (torch.randn(70, 4, 64, device=device).bfloat16() for _ in range(2))
+    nobodys = torch.ones(70, dtype=torch.bool)
+    for first, rows in zip(firsts, counted): nobodys[first:first + rows] = False
+    gate[nobodys.to(device)] = torch.nan
+    o = paged_attention(q, cache.pool_k, cache.pool_v, cache.table, seqused_kv=cache.used, seqused_q=used_q,
+                        cu_seqlens_q=begins, max_seqlen_q=60, causal=True, gate=gate)
+    for b, (first, rows) in enumerate(zip(firsts, counted)):
+        mine = slice(first, firsts[b + 1])
+        if USED[b]:
+            torch.testing.assert_close(o[mine][:rows].cpu().double(),
+                                       gated_exactly(q[mine], cache, b, gate[mine], rows), atol=0.02, rtol=0.02)
+        assert not o[mine][rows:].any()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("of_q", [torch.float16, torch.float8_e4m3fn])
+def test_gate_of_an_8_bit_cache(of_q, device):
+    cache = Cache(16, device, torch.float8_e4m3fn)
+    q = torch.randn(len(USED), 1, 4, 64, device=device).to(of_q)
+    given = dict(seqused_kv=cache.used, scale_k=0.5, scale_v=2.0, out_dtype=torch.bfloat16)
+    if of_q != torch.float16: given["scale_q"] = 1.0
+    pools = q, cache.pool_k, cache.pool_v, cache.table
+    gate = torch.randn(len(USED), 1, 4, 64, device=device).bfloat16()
+    found, plain = paged_attention(*pools, gate=gate, **given), paged_attention(*pools, **given)
+    torch.testing.assert_close(found, torch.sigmoid(gate) * plain, atol=0.02, rtol=0.02)
+    with pytest.raises(TypeError, match="gate must be bfloat16, but is float16"):
+        paged_attention(*pools, gate=gate.half(), **given)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gate_compiled(dynamic):
+    cache = Cache(16, "cpu")
+    q, gate = (torch.randn(len(USED), 1, 4, 64).bfloat16() for _ in range(2))
+
+    def call(q, gate, out): return paged_attention(q, cache.pool_k, cache.pool_v, cache.table, gate=gate,
+                                                   seqused_kv=cache.used, out=out, return_lse=True)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for out in (None, torch.full_like(q, torch.nan)):
+        for found, wanted in zip(compiled(q, gate, out), call(q, gate, None)): assert torch.equal(found, wanted)
+    with pytest.raises(Exception, match="gate must have the shape"): compiled(q, gate[:1], None)
+    assert torch.equal(compiled(q, None, None)[0], call(q, None, None)[0])
+
+
+def test_gate_refused():
+    cache = Cache(16, "cpu")
+    q = torch.randn(len(USED), 1, 4, 64).bfloat16()
+    out = torch.full_like(q, 7)
+    held = torch.zeros(q.shape), torch.zeros(len(USED), 4, 1)
+    for gate, error, said in (
+            (q[:1], ValueError, r"gate must have the shape \[4, 1, 4, 64\], but has \[1, 1, 4, 64\]"),
+            (torch.tensor(1.0).bfloat16(), ValueError, "gate must have the shape"),
+            (q.float(), TypeError, "gate must be bfloat16, but is float32"),
+            (q.to("meta"), ValueError, "gate must be on the device of q, cpu, but is on meta"),
+            (q.to_sparse(), TypeError, r"gate must be dense, .* Use gate.to_dense\(\)"),
+            (3.0, TypeError, "gate must be a tensor of PyTorch, but is a float"),
+            (q.clone().requires_grad_(), NotImplementedError, r"gate requires a gradient; .* Use gate.detach\(\)")):
+        with pytest.raises(error, match=said):
+            paged_attention(q, cache.pool_k, cache.pool_v, cache.table, gate=gate, out=out)
+    assert (out == 7).all()
+    with pytest.raises(NotImplementedError, match="accumulate is given beside block_table"):
+        attention(q, cache.pool_k, cache.pool_v, block_table=cache.table, gate=q, accumulate=held)
+    assert "gate" in explain(q, cache.pool_k, cache.pool_v, block_table=cache.table, gate=q, target="h200")
