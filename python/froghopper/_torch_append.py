@@ -175,8 +175,10 @@ def run(given: Given, options: Options) -> None:
         check_tensors(given)
         raise
     ready = _ready.get(key) or cached(_ready, key, lambda: ready_of(given, options))
-    new = [x if x is None or not (copies or (ready.gpu >= 0 and x.data_ptr() % calls.BYTES)) else calls.dense_copy(x)
-           for x, copies in zip(given[:3], ready.copies)]
+    new = [calls.dense_copy(x) if x is not None and copies else x for x, copies in zip(given[:3], ready.copies)]
+    if ready.gpu >= 0 and any(address(x) % calls.BYTES for x in new):  # copies lie in another way: a call of their own
+        return run(given._replace(**{name: x if x is None else calls.aligned(x)
+                                     for name, x in zip(Given._fields, new)}), options)
     try: addresses = [address(x) for x in new] + [address(x) for x in given[3:]]
     except RuntimeError:  # of a sparse tensor, which has the strides of a dense one
         check_tensors(given)

@@ -109,11 +109,10 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
         if copied[0]: q = dense_copy(q)
         if copied[1]: k = dense_copy(k)
         if copied[2]: v = dense_copy(v)
-    at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
-    if index >= 0 and gate is not None and gate.data_ptr() % BYTES: gate = dense_copy(gate)
-    if index >= 0 and (at_q | at_k | at_v) % BYTES: return forward_aligned(
-        out, q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, *options, with_lse,
-        with_grad, held_lse, max_logit, gate, lse_by_row)
+    at_q, at_k, at_v, at_gate = q.data_ptr(), k.data_ptr(), v.data_ptr(), address(gate)
+    if index >= 0 and (at_q | at_k | at_v | at_gate) % BYTES: return forward_aligned(
+        out, q, k, v, gate, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, *options, with_lse,
+        with_grad, held_lse, max_logit, lse_by_row=lse_by_row)
     o = q.new_empty(ready.o_shape) if out is None else out
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None)
@@ -121,14 +120,16 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     ready.call.forward(
         at_q, at_k, at_v, o.data_ptr(), address(lse), address(cu_seqlens_q), address(cu_seqlens_kv),
         address(seqused_q), address(seqused_kv), address(sink), address(workspace),
-        stream_of(index) if index >= 0 else None, address(alibi_slopes), address(max_logit), address(gate))
+        stream_of(index) if index >= 0 else None, address(alibi_slopes), address(max_logit), at_gate)
     return o, lse
 
 
-def forward_aligned(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor | None]:
-    """The same after copies of what does not begin at a multiple of 16 bytes."""
-    q, k, v = (dense_copy(x) if x.data_ptr() % BYTES else x for x in (q, k, v))
-    return forward(out, q, k, v, *rest)
+def forward_aligned(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, *rest: Any,
+                    lse_by_row: bool) -> tuple[Tensor, Tensor | None]:
+    """The same after copies of what does not begin at a multiple of 16 bytes. They lie in another way, so that what was
+    made for the call does not fit them."""
+    return forward(out, aligned(q), aligned(k), aligned(v), *rest, lse_by_row=lse_by_row,
+                   gate=None if gate is None else aligned(gate))
 
 
 def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
@@ -146,14 +147,12 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
     ready = backward_ready(inputs, options, o, lse, grad_o, grad_lse, gate)
     index, read = ready.gpu, [q, k, v, o, grad_o, *(() if gate is None else (gate,))]
     if ready.copied: read = [dense_copy(x) if copy else x for x, copy in zip(read, ready.copied)]
-    if gate is not None:
-        gate = read.pop()
-        if index >= 0 and gate.data_ptr() % BYTES: gate = dense_copy(gate)
-    at_q, at_k, at_v, at_o, at_grad_o = (x.data_ptr() for x in read)
-    if index >= 0 and (at_q | at_k | at_v | at_o | at_grad_o) % BYTES:
-        q, k, v, o, grad_o = (dense_copy(x) if x.data_ptr() % BYTES else x for x in read)
+    if gate is not None: gate = read[5]
+    if index >= 0 and any(x.data_ptr() % BYTES for x in read):  # copies lie in another way: a call of their own
+        q, k, v, o, grad_o = map(aligned, read[:5])
         return backward(grad_o, grad_lse, q, k, v, o, lse, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv,
-                        alibi_slopes, *options, gate)
+                        alibi_slopes, *options, None if gate is None else aligned(gate))
+    at_q, at_k, at_v, at_o, at_grad_o = (x.data_ptr() for x in read[:5])
     grads = [q.new_empty(x.shape) for x in (q, k, v)]
     grad_gate = None if gate is None else q.new_empty(gate.shape)
     grad_sink = q.new_empty((0,) if sink is None else sink.shape, dtype=torch.float32)
@@ -213,6 +212,9 @@ def workspace_of(q: Tensor, size: int) -> Tensor:
 
 
 def dense_copy(x: Tensor) -> Tensor: return x.clone(memory_format=torch.contiguous_format)
+
+
+def aligned(x: Tensor) -> Tensor: return dense_copy(x) if x.data_ptr() % BYTES else x
 
 
 def longest(begins: Tensor | None, given: int) -> int:

@@ -177,7 +177,8 @@ class Probe:
             begun = time.perf_counter()
             attention(self.q, self.k, self.v, causal=True)
             return time.perf_counter() - begun
-        events: Any = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        event: Any = torch.cuda.Event
+        events = [event(enable_timing=True) for _ in range(2)]
         events[0].record()
         attention(self.q, self.k, self.v, causal=True)
         events[1].record()

@@ -190,7 +190,9 @@ def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Te
     key = (kind(q), kind(k), kind(v), *map(kind, given), kind(out), kind(held_lse), options, max_sms)
     ready = _ready.get(key) or cached(
         _ready, key, lambda: ready_of(q, k, v, given, options._replace(max_sms=max_sms), out, held_lse))
-    if ready.copies_q or (ready.gpu >= 0 and q.data_ptr() % calls.BYTES): q = calls.dense_copy(q)
+    if ready.copies_q: q = calls.dense_copy(q)
+    elif ready.gpu >= 0 and q.data_ptr() % calls.BYTES:  # the copy lies in another way: a call of its own
+        return run(calls.dense_copy(q), k, v, given, options, out, return_lse, held_lse)
     o = q.new_empty(ready.o_shape, dtype=ready.o_dtype) if out is None else out
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if return_lse else None)
