@@ -126,7 +126,7 @@ def parallel_parts(folder):
     for gpu, of_card in side_tables.by_card(records).items():
         for ranks in sorted({r["ranks"] for r in of_card}):
             here = [r for r in of_card if r["ranks"] == ranks]
-            parts += [f"**{ranks} x {gpu}**, PyTorch {here[-1]['torch']}, commit {here[-1]['commit']}:",
+            parts += [f"**{ranks} x {gpu}**, PyTorch {here[-1]['torch']}, {commits_of(here)}:",
                       markdown(side_tables.parallel_rows(here))]
     return parts
 
@@ -279,6 +279,12 @@ def long_table(cells, unit):
     if any(c.best[OURS]["sm_clock_mhz"] for c in cells):
         rows.append(["SM clock MHz"] + [str(c.best[OURS]["sm_clock_mhz"] or "") for c in cells])
     return rows
+
+
+def commits_of(records):
+    """That of all rows, or those of the first and the later ones."""
+    found = list(dict.fromkeys(record["commit"] for record in records))
+    return f"commit {found[0]}" if len(found) == 1 else f"commits {', '.join(found)}, of the last rows {found[-1]}"
 
 
 def origin_of(cells):

@@ -128,8 +128,8 @@ def forward_aligned(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, gate: T
                     lse_by_row: bool) -> tuple[Tensor, Tensor | None]:
     """The same after copies of what does not begin at a multiple of 16 bytes. They lie in another way, so that what was
     made for the call does not fit them."""
-    return forward(out, aligned(q), aligned(k), aligned(v), *rest, lse_by_row=lse_by_row,
-                   gate=None if gate is None else aligned(gate))
+    gate = None if gate is None else aligned(gate)
+    return forward(out, aligned(q), aligned(k), aligned(v), *(*rest, gate, lse_by_row))
 
 
 def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,

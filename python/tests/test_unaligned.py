@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that do not begin at a multiple of 16 bytes and whose rows have gaps: on a GPU they are copied, and the copies
+"""Tensors that do not begin at a multiple of 16 bytes and whose rows have gaps: on a GPU they are copied, and copies
 have no gaps, so that a call which was made for the gaps would read other memory. Here the CPU stands in for the GPU."""
 import pytest
 
