@@ -293,6 +293,23 @@ TEST(ContextParallelGrid, heads_of_many_divided_documents_are_not_exchanged) {
     }
 }
 
+TEST(ContextParallelGrid, layout_of_no_choice_suits_an_exchange_of_heads) {
+  const fh_problem whole = long_sequence(1 << 17);
+  const auto layout_of = [&](fh_cp_scheme scheme, const std::vector<int64_t>& documents) {
+    fh_cp_problem p = over_hosts(whole, 8, scheme);
+    p.layout = FH_CP_LAYOUT_AUTO, p.cu_seqlens = documents.data();
+    p.documents = static_cast<int64_t>(documents.size()) - 1;
+    return fh_cp_plan_layout(planned(p, "h100").get());
+  };
+  const std::vector<int64_t> few = {0, 100000, 1 << 17};
+  std::vector<int64_t> many;
+  for (int64_t i = 0; i <= 65; ++i) many.push_back(i < 65 ? 10 * i : 1 << 17);
+  EXPECT_EQ(layout_of(FH_CP_RING, few), FH_CP_BY_DOCUMENT);
+  EXPECT_EQ(layout_of(FH_CP_ALL_TO_ALL_RING, few), FH_CP_BY_DOCUMENT);
+  EXPECT_EQ(layout_of(FH_CP_ALL_TO_ALL_RING, many), FH_CP_ZIGZAG);
+  EXPECT_EQ(layout_of(FH_CP_ALL_TO_ALL, few), FH_CP_ZIGZAG);
+}
+
 TEST(ContextParallelGrid, divided_documents_are_planned_in_a_moment) {
   const fh_problem whole = long_sequence(1 << 20);
   std::vector<int64_t> documents;

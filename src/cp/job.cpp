@@ -210,7 +210,10 @@ Result<Job> job_of(const fh_cp_problem& given) {
   job.peer_copies = p.transfers == FH_CP_PEER_COPIES;
   const bool plain_causal = whole.window_right == 0 && whole.window_left == FH_ALL;
   job.layout = p.layout != FH_CP_LAYOUT_AUTO ? p.layout : plain_causal ? FH_CP_ZIGZAG : FH_CP_CONTIGUOUS;
-  if (p.layout == FH_CP_LAYOUT_AUTO && plain_causal && job.packed() && balance_of(job).most > most_work)
+  // The work of an all-to-all does not depend on the layout, and it moves undivided rows in fewer pieces.
+  const bool may_divide =
+      p.scheme != FH_CP_ALL_TO_ALL && (!on_grid(p.scheme) || static_cast<size_t>(p.documents) <= most_documents);
+  if (p.layout == FH_CP_LAYOUT_AUTO && plain_causal && may_divide && job.packed() && balance_of(job).most > most_work)
     job.layout = FH_CP_BY_DOCUMENT;
   if (Result<void> taken = take_topology(p, job); !taken) return taken.failure();
   return job;
