@@ -24,12 +24,13 @@ constexpr int fwd_stored_bytes(FwdVariant v) {
   const int dim = fwd_dequantises_on_load(v) && v.dims.qk > v.dims.v ? v.dims.qk : v.dims.v;
   return v.tiles.kv * panels(dim, size_of(v.kv.dtype)) * panel_row_bytes;
 }
-// Tiles whose rows' scales are on their way: a tile of 64 keys takes about as long as a load from memory.
-constexpr int fwd_token_scales_ahead = 3;
+// Tiles whose rows' scales are on their way: a tile of 64 keys takes about as long as a load from memory. One of more
+// than 256 columns takes longer, and there is no room for more.
+constexpr int fwd_token_scales_ahead(FwdVariant v) { return v.dims.qk > 256 || v.dims.v > 256 ? 1 : 3; }
 // The scales and stored_ring, rounded up as fwd_barrier_bytes; then TokenFactors of each stage and the scales of rows
 // that are on their way, likewise.
 constexpr int fwd_scales_bytes(FwdVariant v) {
-  const int of_stage = 2 * v.tiles.kv + 2, ahead = 2 * v.tiles.kv * fwd_token_scales_ahead;
+  const int of_stage = 2 * v.tiles.kv + 2, ahead = 2 * v.tiles.kv * fwd_token_scales_ahead(v);
   const int of_tokens = v.kv.token_scales ? 4 * (of_stage * v.tiles.stages + ahead) : 0;
   return 1024 + (of_tokens + 1023) / 1024 * 1024;
 }

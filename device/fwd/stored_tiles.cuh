@@ -31,7 +31,7 @@ struct StoredSmem {
 template <FwdVariant V>
 struct TokenScalesSmem : StoredSmem<V> {
   alignas(1024) TokenFactors<V> factors[V.tiles.stages];  // of the tiles in k
-  ScalesOfRows<V> row_scales[fwd_token_scales_ahead];     // on their way
+  ScalesOfRows<V> row_scales[fwd_token_scales_ahead(V)];  // on their way
 };
 
 }  // namespace froghopper::fwd

@@ -40,7 +40,7 @@ struct ScalesOfRows {
 template <FwdVariant V>
 struct TokenScales {
   static constexpr int rows = (V.tiles.kv + 31) / 32;  // of a lane, in a tile
-  static constexpr int ahead = fwd_token_scales_ahead;
+  static constexpr int ahead = fwd_token_scales_ahead(V);
 
   // Columns of the block table, and what it has there.
   struct RowsInPages {

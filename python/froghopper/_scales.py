@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scales of 8-bit q, k and v: what their shapes say. It knows no framework, only shapes and strides."""
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,9 @@ def types_of(kv: str, o: str, scales: Sequence[Scale], smooth: bool) -> Types:
     if of_k.tokens != of_v.tokens:
         raise InvalidProblem("scale_k and scale_v must be alike, but one has a scale of each row and the other has "
                              "not. Change one.")
+    if of_k.tokens and smooth:
+        raise InvalidProblem("mean_k is given beside a scale_k with a scale of each row; means go with other scales. "
+                             "Leave mean_k and mean_v out.")
     return Types(kv, o, SCALE_ROWS if any(x.blocked for x in scales) else 0, of_v.columns, smooth, of_k.tokens)
 
 
@@ -33,6 +37,10 @@ def scale_of(name: str, shape: Shape, strides: Sequence[int], batch: int, rows: 
     blocks = -(-rows // SCALE_ROWS)
     found, by_block, by_column = tuple(shape), (batch, blocks, heads, 1), (batch, 1, heads, dim_v)
     if found == (): return Scale((0, 0, 0), False, False)
+    if batch > 1 and found == (batch, heads) == tuple(of_rows):
+        raise InvalidTensor(f"{name} has the shape {list(found)}, which may be a scale of each sequence or of each row, "
+                            f"as there are {batch} of both. Use {name}.reshape({batch}, 1, {heads}, 1) for sequences, "
+                            f"or {name}.reshape({batch}, {heads}, 1) for rows.")
     if found == (batch, heads): return Scale((strides[0], 0, strides[1]), False, False)
     if found == (batch, 1, heads, 1): return Scale((strides[0], 0, strides[2]), False, False)
     if found == by_block: return Scale((strides[0], strides[1], strides[2]), blocks > 1, False)
@@ -42,11 +50,13 @@ def scale_of(name: str, shape: Shape, strides: Sequence[int], batch: int, rows: 
                                                 f"{name}.contiguous() in PyTorch, numpy.ascontiguousarray({name}) in "
                                                 "NumPy.")
         return Scale((strides[0], strides[1], strides[2]), False, True)
-    if of_rows and found == tuple(of_rows):
-        return Scale((0, strides[0], strides[1]) if len(found) == 2 else (strides[0], strides[1], strides[2]), False,
+    if of_rows and found in (tuple(of_rows), (*of_rows, 1)):
+        return Scale((0, strides[0], strides[1]) if len(of_rows) == 2 else (strides[0], strides[1], strides[2]), False,
                      False, True)
     by_columns = f", [batch, 1, heads, dim] {list(by_column)}" * bool(dim_v)
     by_rows = f", {list(of_rows)} for one of each row" * bool(of_rows)
+    fits = math.prod(found) == batch * heads
     raise InvalidTensor(f"{name} must have the shape [] for one scale, [batch, heads] {[batch, heads]}{by_columns}"
                         f"{by_rows} or [batch, blocks of {SCALE_ROWS} rows, heads, 1] {list(by_block)}, but has "
-                        f"{list(shape)}. Use {name}.reshape({batch}, {heads}).")
+                        f"{list(shape)}. " + (f"Use {name}.reshape({batch}, {heads})." if fits else
+                                              "Give it one of these shapes."))

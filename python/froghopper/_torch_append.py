@@ -63,10 +63,11 @@ class Options(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """An AppendCall, which of q, k and v to copy first, and the GPU's index, -1 for the CPU."""
+    """An AppendCall, which of q, k and v to copy first, the GPU's index, -1 for the CPU, and whether it writes scales."""
     call: AppendCall
     copies: tuple[bool, bool, bool]
     gpu: int
+    writes_scales: bool
 
 
 @takes_words_of_others("torch")
@@ -184,7 +185,7 @@ def run(given: Given, options: Options) -> None:
         check_tensors(given)
         raise
     ready.call.run(addresses, stream_of(ready.gpu) if ready.gpu >= 0 else None)
-    for x in (given.q_out, given.k_cache, given.v_cache):
+    for x in (given.q_out, given.k_cache, given.v_cache, *((given.scale_k, given.scale_v) * ready.writes_scales)):
         if x is not None: torch.autograd.graph.increment_version(x)
 
 
@@ -251,7 +252,7 @@ def ready_of(given: Given, options: Options) -> Ready:
     for name, x in (("rotary_cos", given.rotary_cos), ("rotary_sin", given.rotary_sin)):
         if x is not None: strides[name] = (0, x.stride(0), 0)
     if (table := given.block_table) is not None: strides["block_table"] = (table.stride(0), table.stride(1), 0)
-    return Ready(AppendCall(plan_for(problem, target), strides), (copies[0], copies[1], copies[2]), gpu)
+    return Ready(AppendCall(plan_for(problem, target), strides), (copies[0], copies[1], copies[2]), gpu, own)
 
 
 def sizes_of(given: Given, options: Options, new: Tensor) -> Sizes:

@@ -17,11 +17,14 @@ from froghopper import _torch_cp_documents as packing
 from froghopper import _torch_cp_group as groups
 from froghopper._errors import InvalidProblem, InvalidTensor, Unsupported
 from froghopper._parallel import check_by_document
-from froghopper._torch_calls import check_tensor
+from froghopper._torch_calls import FLOAT8, check_dense, check_tensor
 from froghopper._values import counted, shown, whole_number
 
 Layout = Literal["zigzag", "contiguous", "by_document"]
 Span = tuple[int, int]  # [begin, end)
+# Types whose numbers no collective of gloo knows travel as those of another type.
+SENT_AS = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64,
+           **{dtype: torch.uint8 for dtype in FLOAT8}}
 
 
 def check_layout(layout: Any, cu_seqlens: Any) -> None:
@@ -128,7 +131,8 @@ def unshard(x: Tensor, group: Any = None, *, dim: int = 1, layout: Layout = "zig
     size, rank = groups.size_and_rank(held)
 
     def described() -> dict[str, Any]:
-        check_tensor("x", x)
+        check_dense("x", x)
+        if x.is_meta: raise InvalidTensor("x must have memory, but is a meta tensor. Give x on a device.")
         check_layout(layout, cu_seqlens)
         if x.requires_grad and torch.is_grad_enabled():
             raise Unsupported("x requires a gradient and unshard has none. Use x.detach(), or compute the loss of each "
@@ -143,8 +147,10 @@ def unshard(x: Tensor, group: Any = None, *, dim: int = 1, layout: Layout = "zig
     at, total = dim_of(x, dim), sum(rows)
     check_rows(layout, "x", rows, size)
     documents = documents_for(layout, cu_seqlens, total)
-    padded = x.new_zeros((max(rows), *x.movedim(at, 0).shape[1:]))
-    padded[:rows[rank]] = x.detach().movedim(at, 0)
+    own = x.detach().movedim(at, 0)
+    own = own.view(SENT_AS.get(x.dtype, x.dtype))
+    padded = own.new_zeros((max(rows), *own.shape[1:]))
+    padded[:rows[rank]] = own
     parts = groups.gathered(held, padded)
     whole = padded.new_empty((total, *padded.shape[1:]))
     for peer, part in enumerate(parts):
@@ -152,7 +158,7 @@ def unshard(x: Tensor, group: Any = None, *, dim: int = 1, layout: Layout = "zig
         for begin, end in spans(layout, total, size, peer, documents):
             whole[begin:end] = part[taken:taken + end - begin]
             taken += end - begin
-    return whole.movedim(0, at)
+    return whole.view(x.dtype).movedim(0, at)
 
 
 def check_rows(layout: Layout, name: str, rows: list[int], ranks: int) -> None:

@@ -258,7 +258,8 @@ def measured(group: Any, file: str | os.PathLike[str] | None) -> tuple[dict[str,
     said, refusal = asked.text(found), ""
     if file is not None and asked.rank == 0:
         try: pathlib.Path(file).write_text(said)
-        except OSError as error: refusal = f"file must be one that can be written, but {error}. Give another."
+        except (OSError, TypeError, ValueError) as error:
+            refusal = f"file must be one that can be written, but {error}. Give another."
     for heard in groups.exchange(held, refusal.encode()):
         if heard: raise InvalidProblem(heard.decode())
     return found, said

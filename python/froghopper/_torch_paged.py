@@ -127,7 +127,7 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
                   scale_tensor("scale_v", scale_v, q), mean_k, mean_v, gate)
     for name, side in (*zip(Sides._fields[1:], given[1:]), ("out", out)):
         if side is not None: check_tensor(name, side)
-    refuse_gradients(dict(q=q, k=k, v=v, sink=sink, alibi_slopes=alibi_slopes, gate=gate, out=out))
+    refuse_gradients(dict(q=q, k=k, v=v, out=out, **given._asdict()))
     options = options_of(max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, causal=causal, window=window,
                          softcap=softcap, scale=scale, align=align, max_sms=max_sms, attention_chunk=attention_chunk,
                          invariant=invariant, out_dtype=out_dtype, lse_by_row=lse_by_row)

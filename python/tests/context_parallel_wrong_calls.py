@@ -69,6 +69,11 @@ def disagreeing(rank, size):
     found["then"] = cp.attention(*[q(1, 4, 2, 8)] * 3).sum().item()
     if last: found["unshard"] = caught(lambda: cp.unshard(q(2, 3)))
     else: found["unshard"] = caught(lambda: cp.unshard(q(3, 3)))
+    for name, wrong in (("sparse", q(2, 3).to_sparse()), ("meta", q(2, 3).to("meta"))):
+        found["unshard " + name] = caught(lambda x=wrong if last else q(2, 3): cp.unshard(x, dim=0))
+    bytes_of = cp.unshard(torch.full((1, 2), rank).to(torch.float8_e4m3fn), dim=0, layout="contiguous")
+    found["unshard float8"] = "", str(bytes_of.float()[:, 0].tolist()), 0
+    found["file"] = caught(lambda: cp.probe(file=3.5))
     return found
 
 

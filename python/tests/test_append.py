@@ -284,3 +284,12 @@ def test_refused(name):
         append_kv(**given)
     for x, name in zip(before, ("k_cache", "v_cache")):
         assert x is None or torch.equal(x, given[name].view(torch.uint8))
+
+
+def test_scales_that_are_written_are_new_versions():
+    cache = torch.zeros(2, 2, 16, 2, 32).to(torch.float8_e4m3fn)
+    scale_k, scale_v, rows = torch.ones(2, 16, 2), torch.ones(2, 16, 2), torch.randn(2, 3, 2, 32).bfloat16()
+    weights = torch.ones(2, 16, 2, requires_grad=True)
+    loss = (weights * scale_k).sum()
+    append_kv(rows, rows, cache[0], cache[1], scale_k=scale_k, scale_v=scale_v)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"): loss.backward()

@@ -208,6 +208,10 @@ def test_a_group_goes_on_after_a_disagreement(found):
     for rank in found("disagreeing", 3):
         assert rank["then"] == 64
         assert rank["unshard"][0] == "InvalidProblem" and "on rank 0" in rank["unshard"][1]
+        for name, said in (("sparse", "must be dense"), ("meta", "must have memory"), ("file", "file must be")):
+            name = name if name == "file" else "unshard " + name
+            assert rank[name][0].startswith("Invalid") and said in rank[name][1], (name, rank[name])
+        assert rank["unshard float8"][1] == str([float(i) for i in range(3)])
 
 
 @pytest.mark.parametrize("job", ["killed", "killed within", "stopped", "stopped within"])

@@ -83,6 +83,29 @@ def test_scales_of_packed_rows():
         froghopper.attention(q, k, v, **lengths, **(given | {"scale_v": 1}))
 
 
+def test_scales_of_as_many_rows_as_sequences():
+    """[3, heads] may be of 3 sequences or of their 3 rows in all, of which the first has two and the second none."""
+    q, k, v = (np.random.default_rng(i).standard_normal((3, heads, 32), np.float32)
+               for i, heads in enumerate((4, 2, 2)))
+    stored_k, stored_v = (x.astype("float8_e4m3fn") for x in (k, v))
+    of_rows = np.array([[1, 1], [5, 5], [0.1, 0.1]], np.float32)
+    lengths = dict(cu_seqlens_q=[0, 1, 2, 3], cu_seqlens_kv=[0, 2, 2, 3])
+    wide = [x.astype(np.float32) * of_rows[..., None] for x in (stored_k, stored_v)]
+    o = froghopper.attention(q.astype("bfloat16"), stored_k, stored_v, scale_k=of_rows[..., None],
+                             scale_v=of_rows[..., None], out_dtype="float32", **lengths)
+    close(o, froghopper.attention(q.astype("bfloat16").astype(np.float32), *wide, **lengths))
+    with pytest.raises(froghopper.InvalidTensor, match=r"a scale of each sequence or of each row.*reshape\(3, 2, 1\)"):
+        froghopper.attention(q.astype("bfloat16"), stored_k, stored_v, scale_k=of_rows, scale_v=of_rows,
+                             out_dtype="float32", **lengths)
+
+
+def test_scales_of_too_few_rows_are_not_to_be_reshaped():
+    q, k, v = drawn(0, SHAPES["q"], "bfloat16"), *stored("float8_e4m3fn")[1:]
+    few = np.ones((*k.shape[:2], k.shape[2]), np.float32)[:, 1:]
+    with pytest.raises(froghopper.InvalidTensor, match="Give it one of these shapes"):
+        froghopper.attention(q, k, v, scale_k=few, scale_v=few)
+
+
 def test_numpy_counts_blocks_in_each_packed_sequence():
     q, k, v = (x.reshape(-1, *x.shape[2:]) for x in stored("float8_e4m3fn"))
     ends = np.array([0, 150, 400], np.int32)

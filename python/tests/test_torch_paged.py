@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import froghopper
 from froghopper.torch import append_kv, attention, explain, paged_attention
 
 
@@ -324,3 +325,10 @@ def test_gate_refused():
     with pytest.raises(NotImplementedError, match="accumulate is given beside block_table"):
         attention(q, cache.pool_k, cache.pool_v, block_table=cache.table, gate=q, accumulate=held)
     assert "gate" in explain(q, cache.pool_k, cache.pool_v, block_table=cache.table, gate=q, target="h200")
+
+
+def test_scales_have_no_gradients():
+    k = torch.zeros(4, 8, 2, 32).to(torch.float8_e4m3fn)
+    scale, table = torch.ones(4, 8, 2, requires_grad=True), torch.tensor([[2, 0], [3, 1]], dtype=torch.int32)
+    with pytest.raises(froghopper.Unsupported, match="scale_k requires a gradient; paged_attention has none"):
+        paged_attention(torch.randn(2, 3, 4, 32).bfloat16(), k, k, table, scale_k=scale, scale_v=scale.detach())
