@@ -38,9 +38,9 @@ def scale_of(name: str, shape: Shape, strides: Sequence[int], batch: int, rows: 
     found, by_block, by_column = tuple(shape), (batch, blocks, heads, 1), (batch, 1, heads, dim_v)
     if found == (): return Scale((0, 0, 0), False, False)
     if batch > 1 and found == (batch, heads) == tuple(of_rows):
-        raise InvalidTensor(f"{name} has the shape {list(found)}, which may be a scale of each sequence or of each row, "
-                            f"as there are {batch} of both. Use {name}.reshape({batch}, 1, {heads}, 1) for sequences, "
-                            f"or {name}.reshape({batch}, {heads}, 1) for rows.")
+        raise InvalidTensor(f"{name} has the shape {list(found)}, which may be a scale of each sequence or of each "
+                            f"row, as there are {batch} of both. Use {name}.reshape({batch}, 1, {heads}, 1) for "
+                            f"sequences, or {name}.reshape({batch}, {heads}, 1) for rows.")
     if found == (batch, heads): return Scale((strides[0], 0, strides[1]), False, False)
     if found == (batch, 1, heads, 1): return Scale((strides[0], 0, strides[2]), False, False)
     if found == by_block: return Scale((strides[0], strides[1], strides[2]), blocks > 1, False)

@@ -63,7 +63,7 @@ class Options(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """An AppendCall, which of q, k and v to copy first, the GPU's index, -1 for the CPU, and whether it writes scales."""
+    """An AppendCall, which of q, k and v to copy first, the GPU's index (-1: CPU), whether scales are written."""
     call: AppendCall
     copies: tuple[bool, bool, bool]
     gpu: int
