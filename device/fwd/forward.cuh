@@ -66,8 +66,8 @@
 //           (final_epilogue.cuh). No variant has two of these.
 // Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | draw_now | mma_order. Variants that read 8-bit K
 //           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring | stored_scales[fwd_stored_stages] in
-//           front of that, and factors[stages] where rows of K and V have scales (token_scales.cuh); others may have a
-//           buffer of O (fwd_o_store).
+//           front of that, and factors[stages] and row_scales where rows of K and V have scales (token_scales.cuh);
+//           others may have a buffer of O (fwd_o_store).
 #pragma once
 #include "contract/fields.h"
 #include "contract/fwd_legality.h"
