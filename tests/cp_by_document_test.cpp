@@ -15,17 +15,11 @@ namespace {
 using test::causal;
 using test::CpCase;
 using test::CpTensors;
+using test::packed;
 using test::planned;
-using test::small;
 using test::windowed;
 
 using Documents = std::vector<int64_t>;
-
-fh_problem packed(int64_t rows, int64_t heads_q = 4, int64_t heads_kv = 2) {
-  fh_problem p = small(rows, heads_q, heads_kv);
-  p.batch = 1;
-  return p;
-}
 
 fh_cp_problem over(const fh_problem& whole, const Documents& documents, int64_t ranks, int64_t rank = 0) {
   fh_cp_problem p = fh_cp_problem_init();
@@ -119,14 +113,7 @@ TEST(ContextParallelByDocument, two_runs_give_equal_bits) {
     fh_problem p = causal(packed(61));
     p.dtype = FH_BF16, p.sink = 1;
     const CpCase c{p, 4, scheme, FH_CP_BY_DOCUMENT, FH_USUAL, true, FH_CP_SEND_RECV, {0, 7, 8, 40, 40, 61}};
-    CpTensors first = test::inputs(c);
-    test::run_alone(c, first);
-    CpTensors second = first;
-    for (CpTensors* t : {&first, &second}) {
-      test::run_ranks(c, FH_BACKWARD, *t);
-      test::run_ranks(c, FH_FORWARD, *t);
-    }
-    for (const test::Compared& x : test::everything) EXPECT_EQ(first.*x.tensor, second.*x.tensor) << x.name;
+    test::expect_equal_bits(c, c);
   }
 }
 

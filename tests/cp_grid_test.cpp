@@ -152,9 +152,7 @@ void expect_bits_of_groups(fh_problem p, fh_cp_layout layout, const std::vector<
 
 TEST(ContextParallelGrid, bits_are_those_of_as_many_ranks_as_there_are_groups) {
   expect_bits_of_groups(causal(small(45, 16, 8)), FH_CP_LAYOUT_AUTO, {});
-  fh_problem packed = causal(small(96, 16, 8));
-  packed.batch = 1;
-  expect_bits_of_groups(packed, FH_CP_BY_DOCUMENT, {0, 16, 64, 64, 96});
+  expect_bits_of_groups(causal(test::packed(96, 16, 8)), FH_CP_BY_DOCUMENT, {0, 16, 64, 64, 96});
 }
 
 std::vector<std::pair<int64_t, int64_t>> held(const CpCase& c, int64_t rank) {

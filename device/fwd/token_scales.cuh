@@ -70,7 +70,7 @@ struct TokenScales {
       rest = V.tiles.kv - whole_pages * params.pages.size;
 #pragma unroll
       for (int i = 0; i < rows; ++i) next.columns[i] = row_of(next_tile, i) / params.pages.size;
-      look_up(next_tile, next);
+      look_up(next_tile);
     }
     RowsInPages of_tiles[ahead];
 #pragma unroll
@@ -145,16 +145,17 @@ struct TokenScales {
 #pragma unroll
       for (int i = 0; i < rows; ++i)
         next.columns[i] -= whole_pages + (in_page(row_of(kv_tile, i), next.columns[i]) < rest);
-      look_up(kv_tile - 1, next);
+      look_up(kv_tile - 1);
     }
   }
   __device__ int in_page(int row, int column) const { return row - column * params.pages.size; }
-  __device__ void look_up(int kv_tile, RowsInPages& of) const {
+  __device__ void look_up(int kv_tile) {
 #pragma unroll
     for (int i = 0; i < rows; ++i)
-      of.pages[i] = counts(row_of(kv_tile, i)) ? __ldg(params.pages.table + sequence * params.pages.sequence_stride +
-                                                       of.columns[i] * params.pages.page_stride)
-                                               : 0;
+      next.pages[i] = counts(row_of(kv_tile, i))
+                          ? __ldg(params.pages.table + sequence * params.pages.sequence_stride +
+                                  next.columns[i] * params.pages.page_stride)
+                          : 0;
   }
   __device__ bool counts(int row) const { return static_cast<unsigned>(row) < static_cast<unsigned>(keys); }
   __device__ const float* address(const ScaleValues& of, int row, const RowsInPages& where, int i) const {

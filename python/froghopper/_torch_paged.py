@@ -214,8 +214,8 @@ def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Te
 def readable(gate: Tensor) -> Tensor:
     """The gate, or a dense copy where its strides or its first byte are none that the kernels read."""
     if not gate.ndim or gate.layout != torch.strided: return gate  # refused when it is checked
-    return calls.dense_copy(gate) if calls.must_copy(gate, gate.is_cuda) or (
-        gate.is_cuda and gate.data_ptr() % calls.BYTES) else gate
+    if calls.must_copy(gate, gate.is_cuda): return calls.dense_copy(gate)
+    return calls.aligned(gate) if gate.is_cuda else gate
 
 
 def check_bound(k: Tensor, given: Sides, options: Options) -> None:

@@ -13,6 +13,12 @@ inline fh_problem small(int64_t rows, int64_t heads_q = 4, int64_t heads_kv = 2)
   p.max_sms = 1, p.deterministic = 1;
   return p;
 }
+// One sequence, or the rows of several documents.
+inline fh_problem packed(int64_t rows, int64_t heads_q = 4, int64_t heads_kv = 2) {
+  fh_problem p = small(rows, heads_q, heads_kv);
+  p.batch = 1;
+  return p;
+}
 inline fh_problem causal(fh_problem p) { return p.causal = 1, p; }
 inline fh_problem windowed(fh_problem p, int64_t left, int64_t right) {
   return p.window_left = left, p.window_right = right, p;
@@ -58,6 +64,18 @@ inline constexpr Compared everything[] = {
     {&CpTensors::grad_v, &Views::grad_v, FH_BACKWARD, "grad_v"},
     {&CpTensors::grad_sink, &Views::grad_sink, FH_BACKWARD, "grad_sink"},
 };
+
+// Of two cases of the same tensors, over ranks: forward and backward, all results bit by bit.
+inline void expect_equal_bits(const CpCase& one, const CpCase& other) {
+  CpTensors first = inputs(one);
+  run_alone(one, first);
+  CpTensors second = first;
+  for (auto [c, t] : {std::pair{&one, &first}, std::pair{&other, &second}}) {
+    run_ranks(*c, FH_BACKWARD, *t);
+    run_ranks(*c, FH_FORWARD, *t);
+  }
+  for (const Compared& x : everything) EXPECT_EQ(first.*x.tensor, second.*x.tensor) << x.name;
+}
 
 // No worse than twice the error of one rank, and one rounding of the largest number.
 inline void expect_as_on_one_rank(const CpCase& c) {
