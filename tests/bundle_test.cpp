@@ -18,19 +18,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Kernels that repeat each other, as those of neighbouring names do, and so many that there are several groups.
+// Kernels that repeat each other, as those of one tile do, and so many that there are several groups.
 std::map<std::string, std::string> some_kernels() {
   std::map<std::string, std::string> files;
   std::string cubin(300'000, '\0');
   unsigned random = 1;
   for (char& byte : cubin) byte = static_cast<char>((random = random * 1664525u + 1013904223u) >> 24);
-  for (int i = 0; i < 9; ++i) {
+  for (int i = 0; i < 16; ++i) {
     CompiledKernel kernel;
     kernel.key.bytes.fill(static_cast<unsigned char>(i));
     kernel.facts.registers = i;
     cubin[1000] = static_cast<char>(i);
     kernel.cubin = cubin.substr(0, cubin.size() - 10 * i);
-    files[text("fwd.{}{}", i % 2 ? "bf16" : "f16", i)] = pack(kernel);
+    files[text("fwd.{}.d{}{}", i % 2 ? "bf16" : "f16", 64 + 8 * i, i % 3 ? ".causal" : "")] = pack(kernel);
   }
   return files;
 }
@@ -65,7 +65,7 @@ TEST_F(BundleTest, gives_back_what_was_put_in) {
   EXPECT_EQ(bundle.unpacked_bytes(), unpacked);
   EXPECT_EQ(bundle.packed_bytes(), bytes.size());
   EXPECT_LT(bytes.size(), unpacked / 2) << "random bytes, but each kernel has the same";
-  for (const char* const name : {"", "fwd", "fwd.bf161x", "zzz"}) {
+  for (const char* const name : {"", "fwd", "fwd.bf16.d64.causalx", "zzz"}) {
     EXPECT_FALSE(bundle.has(name));
     EXPECT_FALSE(bundle.kernel(name));
   }
@@ -74,7 +74,7 @@ TEST_F(BundleTest, gives_back_what_was_put_in) {
 TEST_F(BundleTest, is_empty_where_it_is_none) {
   for (const std::string& wrong : {std::string(), std::string("fhbund01"), "x" + bytes, bytes.substr(0, 40)}) {
     EXPECT_TRUE(Bundle(wrong).empty());
-    EXPECT_FALSE(Bundle(wrong).kernel("fwd.f160"));
+    EXPECT_FALSE(Bundle(wrong).kernel(kernels.begin()->first));
   }
 }
 
