@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # What is embedded in the library as bytes: the device sources, which NVRTC compiles at run time, and with
-# FROGHOPPER_PRESETS the presets, which tools/compile compiles at build time with the same function, once with each
-# compiler that was found, and packs into one bundle each.
+# FROGHOPPER_PRESETS the presets, which tools/compile compiles at build time with the same function, and packs into one
+# bundle for each compiler: all of them with NVRTC 13, those of presets/cuda12.txt with NVRTC 12 too. Where only one
+# compiler was found, it makes all.
 #   froghopper_sources    object library; all that tools/compile needs
 #   froghopper_embedded   object library; sources and presets
 include(cmake/embed.cmake)
@@ -20,7 +21,25 @@ if(FROGHOPPER_PRESETS OR FROGHOPPER_TESTS)
   target_link_libraries(froghopper_compile PRIVATE froghopper_foundation froghopper_sources froghopper_zstd)
 endif()
 
-# Names of variants, one a line; # begins a comment. FROGHOPPER_PRESET_LISTS: other lists than those of presets/.
+# The names of variants in files, one a line; # begins a comment.
+function(names_in result)  # FILE ...
+  set(names)
+  foreach(list ${ARGN})
+    file(STRINGS ${list} lines)
+    foreach(line ${lines})
+      string(REGEX REPLACE "#.*" "" line "${line}")
+      string(STRIP "${line}" line)
+      if(line)
+        list(APPEND names ${line})
+      endif()
+    endforeach()
+  endforeach()
+  list(SORT names)
+  list(REMOVE_DUPLICATES names)
+  set(${result} ${names} PARENT_SCOPE)
+endfunction()
+
+# FROGHOPPER_PRESET_LISTS: other lists than those of presets/, for each compiler that was found.
 set(presets)
 if(FROGHOPPER_PRESETS)
   set(FROGHOPPER_PRESET_LISTS "" CACHE FILEPATH "files that name the presets; all of presets/ if it is empty")
@@ -31,17 +50,12 @@ if(FROGHOPPER_PRESETS)
     list(FILTER preset_lists EXCLUDE REGEX "/registers\\.txt$")
   endif()
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${preset_lists})
-  foreach(list ${preset_lists})
-    file(STRINGS ${list} lines)
-    foreach(line ${lines})
-      string(REGEX REPLACE "#.*" "" line "${line}")
-      string(STRIP "${line}" line)
-      if(line)
-        list(APPEND presets ${line})
-      endif()
-    endforeach()
-  endforeach()
-  list(SORT presets)
+  names_in(presets ${preset_lists})
+  set(presets12 ${presets})
+  if(FROGHOPPER_NVRTC13 AND NOT FROGHOPPER_PRESET_LISTS)
+    names_in(presets12 ${PROJECT_SOURCE_DIR}/presets/cuda12.txt)
+  endif()
+  set(presets13 ${presets})
 endif()
 
 # One command a compiler, one after the other, since each uses all cores. What is in the folder or in the disk cache
@@ -53,7 +67,9 @@ foreach(generation 12 13)
     continue()
   endif()
   set(folder ${PROJECT_BINARY_DIR}/presets/cuda${generation})
-  list(JOIN presets "\n" names)
+  list(JOIN presets${generation} "\n" names)
+  list(LENGTH presets${generation} count)
+  message(STATUS "${count} presets are compiled by NVRTC ${generation}")
   file(CONFIGURE OUTPUT ${folder}/names.txt CONTENT "${names}\n" @ONLY)
   add_custom_command(OUTPUT ${folder}.bundle
     COMMAND froghopper_compile --nvrtc ${FROGHOPPER_NVRTC${generation}} --out ${folder} ${folder}/names.txt
@@ -63,11 +79,6 @@ foreach(generation 12 13)
   list(APPEND bundles cuda${generation}=${folder}.bundle)
   set(before ${folder}.bundle)
 endforeach()
-if(presets)
-  list(LENGTH bundles compilers)
-  list(LENGTH presets count)
-  message(STATUS "${count} presets are compiled by ${compilers} of the compilers NVRTC 13 and 12")
-endif()
 embed(${PROJECT_BINARY_DIR}/embedded_presets.s froghopper_presets hidden ${bundles})
 add_library(froghopper_embedded OBJECT ${PROJECT_BINARY_DIR}/embedded_sources.s
             ${PROJECT_BINARY_DIR}/embedded_presets.s)

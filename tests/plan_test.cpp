@@ -119,6 +119,27 @@ TEST(Plan, OfEveryProblemWithoutSoftcapIsAPreset) {
     }
 }
 
+// The models that most engines serve.
+TEST(Plan, OfBf16InPagesOf64And128ColumnsIsAPreset) {
+  const auto presets = test::listed_presets();
+  for (const char* columns : {"d64", "d128"})
+    for (const char* heads : {"hq32 hkv8", "hq8 hkv8", "hq16 hkv1", "hq64 hkv8"})
+      for (const int64_t batch : {1, 64, 256})
+        for (const int64_t rows : {1, 4, 64, 512, 4096})
+          for (const int64_t keys : {1024, 8192, 65536})
+            for (const int64_t page : {1, 16, 256})
+              for (const char* mask : {"causal", "window4095,0"}) {
+                const auto p =
+                    Problem::parse(text("fwd bf16 b{} {} sq{} skv{} {} seqused {} page{} pages{}", batch, heads, rows,
+                                        keys, columns, rows == 1 ? "" : mask, page, batch * keys / page));
+                ASSERT_TRUE(p) << p.failure().text;
+                const auto plan = make_gpu_plan(*p, h200);
+                ASSERT_TRUE(plan) << p->line() << ": " << plan.failure().text;
+                for (const Launch& launch : plan->launches)
+                  EXPECT_TRUE(presets.contains(launch.kernel.name)) << plan->line();
+              }
+}
+
 // Of the types that are presets, and of sequences of one length.
 TEST(Plan, OfPlain8BitProblemsIsAPreset) {
   auto presets = lines_of("presets/fwd.txt");

@@ -22,6 +22,12 @@ inline std::vector<std::string> lines_of(const std::string& path) {
   return lines;
 }
 
+// Those of one file of presets/.
+inline std::set<std::string> presets_of(const std::string& file) {
+  const auto lines = lines_of("presets/" + file);
+  return {lines.begin(), lines.end()};
+}
+
 inline std::set<std::string> listed_presets() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(FROGHOPPER_SOURCE_DIR "/presets")) {
