@@ -29,6 +29,7 @@ from froghopper._call import Window, flag, number
 from froghopper._errors import InvalidProblem
 from froghopper._parallel import explain
 from froghopper._torch_calls import check_tensor
+from froghopper._torch_checks import sink_of
 from froghopper._torch_cp_decode import decode
 from froghopper._torch_cp_calls import moved
 from froghopper._torch_cp_layout import Layout, check_layout, positions, shard, unshard
@@ -79,8 +80,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
     causal, window, scale, softcap   as for froghopper.torch.attention, of rows and keys as they lie in the whole
                    sequence
     alibi_slopes   [heads_q] float32, the same on every rank; without gradient
-    sink           [heads_q] float32, the same on every rank. Its gradient is that of this rank's rows, as that of any
-                   parameter which all ranks hold: add it up over the group
+    sink           [heads_q], float32 or 16 bits, the same on every rank. Its gradient is that of this rank's rows, as
+                   that of any parameter which all ranks hold: add it up over the group
     cu_seqlens     packed sequences: the rows of all ranks are documents, one after the other, and a row attends only
                    to keys of its own. [documents + 1], 0 and then the end of each, the same on every rank, wherever
                    the borders of ranks lie; masks and slopes count within a document, and batch is 1. A list, or an
@@ -117,7 +118,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
             if not isinstance(word, str) or word not in known:
                 words = ", ".join(f'"{each}"' for each in known)
                 raise InvalidProblem(f"{name} must be one of {words}, but is {shown(word)}. Use \"auto\".")
-        if sink is not None: check_tensor("sink", sink)
+        sink = sink_of(sink)
         if alibi_slopes is not None: check_slopes(alibi_slopes)
         documents = None if cu_seqlens is None else packing.documents_of(cu_seqlens)
         options = calls.Options(scheme, plain(flag, "causal", causal), *window_of(window),
