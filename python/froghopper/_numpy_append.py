@@ -68,7 +68,8 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
     norm_q, norm_k [dim], of k's type or float32: what their columns are multiplied by then; None for 1
     scale_k        float8 caches: what is stored is a number divided by it: a number or [heads_kv]; or a float32 array
     scale_v        [pages, page_size, heads_kv] (as the cache without its last dimension): each row of a head gets a
-                   scale of its own, which is written there
+                   scale of its own, which is written there. It is inf for a row with an infinite number, which
+                   attention cannot read; NaN is left out: docs/13-serving.md
     dtype          "float8_e4m3fn" or "float8_e5m2": what the caches hold where they are uint8, for want of ml_dtypes
     max_sms        threads that it may use; 0 for all
 

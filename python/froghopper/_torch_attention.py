@@ -11,7 +11,7 @@ from froghopper import _torch_ops as ops
 from froghopper import _torch_traced as traced
 from froghopper._axes import check_axes
 from froghopper._call import Window, check_align, check_held, flag, number, results_of
-from froghopper._errors import InvalidProblem, InvalidType, Unsupported
+from froghopper._errors import Error, InvalidProblem, InvalidType, Unsupported
 from froghopper._lse import check_lse_by_row
 from froghopper._torch_calls import FLOAT8, LOOK, check_dense, check_tensor, name_of
 from froghopper._torch_checks import sink_of
@@ -282,3 +282,15 @@ def merge(held: tuple[Tensor, ...], out: Tensor | None, out_dtype: torch.dtype |
     for name, x in zip(ops.SCALES, arguments[9:14]):
         if x is not None: check_dense(name, x)
     ops.merge_op(*held, *arguments)
+
+
+def with_shapes(error: Error, tensors: tuple[Any, Any, Any]) -> Error:
+    """What a call says that is not compiled, where compiled code learns of extents when it runs: with the shapes, and
+    the hint at exchanged axes."""
+    if str(error).startswith("heads_kv must divide"):
+        try: check_axes(tensors[0].shape, tensors[1].shape, causal=False)
+        except InvalidProblem as found: return found
+    return error
+
+
+traced.told_by["attention"] = with_shapes

@@ -34,7 +34,7 @@ from froghopper._torch_cp_decode import decode
 from froghopper._torch_cp_calls import moved
 from froghopper._torch_cp_layout import Layout, check_layout, positions, shard, unshard
 from froghopper._torch_cp_probe import probe
-from froghopper._torch_eager import computable, requires_grad
+from froghopper._torch_eager import PLAIN, computable, is_compiling, modes, requires_grad
 from froghopper._torch_options import check_slopes, decided, plain, window_of
 from froghopper._values import shown, whole_number
 from froghopper._words import takes_words_of_others
@@ -146,6 +146,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, group: Any, sink: Tensor | None, slo
         calls.check_has_memory(q, q=q, k=k, v=v, sink=sink, alibi_slopes=slopes)
     except Exception as error: groups.refuse_together(group, "attention", error)
     with_grad = requires_grad(q, k, v, sink)
+    if is_meta_now(q):  # the operator would return at once, and other ranks would wait
+        calls.agreed(groups.resolved(name), "attention", q, k, v, sink, slopes, documents, layout, options,
+                     {"with gradients": with_grad})
     found: tuple[Tensor, Tensor] = ops.forward_op(q, k, v, sink, slopes, documents, name, layout, *options,
                                                  with_grad)
     return found
+
+
+def is_meta_now(q: Tensor) -> bool:
+    """Whether the caller has given a tensor of the device "meta", and nobody traces."""
+    return q.is_meta and type(q) in PLAIN and not (is_compiling() or modes())

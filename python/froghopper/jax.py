@@ -6,7 +6,8 @@
 
 jit     one call of the library per call here; a new shape or option compiles, new lengths in cu_seqlens_* and seqused_*
         do not
-grad    reverse mode, first derivatives: of q, k, v, sink and gate, also through lse
+grad    reverse mode, first derivatives: of q, k, v, sink and gate, also through lse. jax.jvp, forward mode, raises
+        JAX's own TypeError
 vmap    examples become sequences of one larger call. Packed examples that share cu_seqlens_*, and gradients of a sink
         for each example, become heads of one; packed examples with lengths of their own are computed one by one
 devices jit over a mesh follows the sharding of q: sequences (the first dimension, where not packed) and heads may be

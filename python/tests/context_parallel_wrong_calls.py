@@ -53,6 +53,7 @@ def disagreeing(rank, size):
     strange = {  # what no operator of PyTorch takes, on one rank alone
         "sparse": dict(k=plain.to_sparse()), "quantised": dict(v=torch.quantize_per_tensor(plain, 1, 0, torch.quint8)),
         "nested": dict(q=torch.nested.nested_tensor([plain[0]])), "without memory": dict(k=plain.to("meta")),
+        "all without memory": dict.fromkeys("qkv", plain.to("meta")),
         "sparse sink": dict(sink=q(2).to_sparse()), "sink without memory": dict(sink=q(2).to("meta")),
         "sparse documents": dict(cu_seqlens=torch.tensor([0, 12]).to_sparse()),
         "documents without memory": dict(cu_seqlens=torch.tensor([0, 12], device="meta")),

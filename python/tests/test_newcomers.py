@@ -228,3 +228,13 @@ def test_what_only_gpus_refuse_is_told_in_words(options, told):
     assert "float16 or bfloat16, but are float32" in explain(Q, K, V, target="h200")
     assert in_python("invariant is set and dim_qk is 320; the Hopper kernels have it up to 256. Set it.").startswith(
         "on a GPU, invariant must be False where q and k have more than 256 columns, but is True, and they have 320")
+
+
+@pytest.mark.parametrize("options", [{}, dict(return_max_logit=True)])
+def test_compiled_code_of_any_shape_tells_of_axes(options):
+    """As a call does that is not compiled."""
+    x = drawn(2, 40, 3, 64)
+    words = r"k \[2, 40, 3, 64\]; they must be .* if they are \[batch, heads, seq, dim\], use q"
+    refused(ValueError, words, lambda: attention(Q, x, x, **options))
+    compiled = torch.compile(lambda q, k: attention(q, k, k, **options), backend="aot_eager", dynamic=True)
+    refused(ValueError, words, lambda: compiled(Q, x))
