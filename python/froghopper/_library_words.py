@@ -84,6 +84,11 @@ SENTENCES: list[tuple[str, str]] = [
     (r"invariant is set beside accumulate, attention_chunk or alibi; the Hopper kernels .*",
      r"on a GPU, invariant must be False beside accumulate, attention_chunk and alibi_slopes, but is True. Leave it "
      r"out, or use tensors on the CPU."),
+    (r"rotary_dim is (\d+); the Hopper kernel rotates columns by multiples of (\d+)\. .*",
+     r"on a GPU, a multiple of \2 columns must be rotated, but rotary_cos, one column for two of them, says \1. Use "
+     r"tensors on the CPU."),
+    (r"rotary_rows is (\d+); the Hopper kernel .*",
+     r"on a GPU, rotary_cos must have fewer than 2^31 rows, but has \1. Use shorter tables."),
     (r"dtype is f32; the Hopper kernels .*",
      r"on a GPU, q, k and v must be float16 or bfloat16, but are float32. Convert them, or use tensors on the CPU."),
     (r"^o (and \w+ are|at \S+ (?:to \S+ )?and) (.*); o is written while (\w+) is still read\. Give o its own memory.*",

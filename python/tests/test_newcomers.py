@@ -228,6 +228,12 @@ def test_what_only_gpus_refuse_is_told_in_words(options, told):
     assert "float16 or bfloat16, but are float32" in explain(Q, K, V, target="h200")
     assert in_python("invariant is set and dim_qk is 320; the Hopper kernels have it up to 256. Set it.").startswith(
         "on a GPU, invariant must be False where q and k have more than 256 columns, but is True, and they have 320")
+    for said, wanted in (
+            ("rotary_dim is 8; the Hopper kernel rotates columns by multiples of 16. Use target \"cpu\".",
+             "on a GPU, a multiple of 16 columns must be rotated, but rotary_cos, one column for two of them, says 8"),
+            ("rotary_rows is 2147483648; the Hopper kernel knows 2^31 - 1 positions. Use shorter tables.",
+             "on a GPU, rotary_cos must have fewer than 2^31 rows, but has 2147483648. Use shorter tables.")):
+        assert in_python(said).startswith(wanted)
 
 
 @pytest.mark.parametrize("options", [{}, dict(return_max_logit=True)])
