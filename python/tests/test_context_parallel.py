@@ -207,7 +207,7 @@ def test_ranks_that_disagree_are_told_so(found, name, wanted):
 
 def test_a_group_goes_on_after_a_disagreement(found):
     for rank in found("disagreeing", 3):
-        assert rank["then"] == 64
+        assert rank["then"] == 64 and rank["16-bit sinks"] == [True, True]
         assert rank["unshard"][0] == "InvalidProblem" and "on rank 0" in rank["unshard"][1]
         for name, said in (("sparse", "must be dense"), ("meta", "must have memory"), ("file", "file must be")):
             name = name if name == "file" else "unshard " + name
