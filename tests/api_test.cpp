@@ -385,7 +385,7 @@ TEST(api, explain_gives_reasons) {
     has(named, part);
   has(fh::explain(KnownAnswer().problem, "h200 132sm"), "f32");  // why the Hopper kernels refuse
   has(fh::explain(KnownAnswer().problem), "runs on      cpu");
-  has(fh::explain({.heads_q = 1, .heads_kv = 1, .dim_qk = 12}), "dim_qk is 12; ");
+  has(fh::explain({.heads_q = 1, .heads_kv = 1, .dim_qk = 12}), "dim_qk is 12 and dim_v is 12; ");
   has(fh::explain(p, "nonsense"), "target is \"nonsense\"");
 }
 

@@ -56,6 +56,11 @@ const BadProblem bad_problems[] = {
      "dim_qk is 81; head dims are multiples of 8 from 8 to 512. Pad q and k with zero columns to 88 and set scale to "
      "1/sqrt(81); the result does not change.",
      FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.dim_qk = 60, p.dim_v = 81; },
+     "dim_qk is 60 and dim_v is 81; head dims are multiples of 8 from 8 to 512. Pad q and k with zero columns to 64, "
+     "v "
+     "to 88, and set scale to 1/sqrt(60); o has 88 then, and the last ones are zero.",
+     FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dim_v = -8; },
      "dim_v is -8; head dims are multiples of 8 from 8 to 512. Use 0 for the same as dim_qk."},
     {[](fh_problem& p) { p.dim_v = 520; },

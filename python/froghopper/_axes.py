@@ -11,30 +11,40 @@ from froghopper._values import counted
 Shape = Sequence[int]
 
 LAYOUT, PACKED_LAYOUT = "[batch, seq, heads, dim]", "[total, heads, dim]"
-TURNED = ("use q.transpose(1, 2), k.transpose(1, 2) and v.transpose(1, 2) (in NumPy and JAX swapaxes), or "
+TURNED = ("use q.transpose(1, 2), k.transpose(1, 2) and v.transpose(1, 2), or "
           "froghopper.torch.scaled_dot_product_attention")
+SWAPPED = "use q.swapaxes(1, 2), k.swapaxes(1, 2) and v.swapaxes(1, 2)"  # of NumPy and JAX
 HEADS_KV_OF_MODELS = 128
 
 
-def check_axes(q: Shape, k: Shape, causal: bool, where: tuple[str, int] | None = None) -> None:
+def check_axes(q: Shape, k: Shape, causal: bool, where: tuple[str, int] | None = None,
+               turned: str = TURNED) -> None:
     """Whether the axis before the heads looks like that of the heads, as in PyTorch's own attention: heads as read do
     not divide, but that axis does. Warns where heads do divide, and are more than any model has; or where a causal call
     would have more queries than keys, by a factor as query heads have it over key heads, and more heads than both.
-    where: the user's line, if it is known; else warn_user finds it."""
+    where: the user's line, if it is known; else warn_user finds it. turned: what to do about it."""
     if len(q) != 4 or len(k) != 4 or 0 in (q[1], k[1], k[2]) or q[1] % k[1]: return
     found = f"q has the shape {list(q)} and k {list(k)}"
     if q[2] % k[2] == 0:
         grouped = causal and q[1] > k[1] and q[2] == k[2]
         if q[2] <= q[1] or not (grouped or k[2] > HEADS_KV_OF_MODELS): return
         warn_user(f"{found}, which is read as {LAYOUT}: {counted(q[2], 'head')} of {counted(q[1], 'query')} and "
-                  f"{counted(k[1], 'key')}. If they are [batch, heads, seq, dim], {TURNED}.", where)
+                  f"{counted(k[1], 'key')}. If they are [batch, heads, seq, dim], {turned}.", where)
         return
     wrong = f"{found}; they must be {LAYOUT}, and heads_kv, {k[2]}, must divide heads_q, {q[2]}."
     if k[2] > k[1]:
-        raise InvalidProblem(f"{wrong} They look like [batch, heads, seq, dim]. {TURNED[0].upper()}{TURNED[1:]}.")
+        raise InvalidProblem(f"{wrong} They look like [batch, heads, seq, dim]. {turned[0].upper()}{turned[1:]}.")
     if k[1] <= HEADS_KV_OF_MODELS:
         raise InvalidProblem(f"{wrong} Use k and v with fewer heads; or, if they are [batch, heads, seq, dim], "
-                             f"{TURNED}.")
+                             f"{turned}.")
+
+
+def note_of_axes(q: Shape, k: Shape) -> str:
+    """What explain says of shapes that right axes have too, but rarely: there are more heads than rows, of queries and
+    of keys. A step of decoding has one row."""
+    if len(q) != 4 or len(k) != 4 or q[1] == 1 or q[2] <= q[1] or k[2] <= k[1]: return ""
+    return (f"q has the shape {list(q)} and k {list(k)}, which is read as {LAYOUT}: more heads than rows. If they are "
+            f"[batch, heads, seq, dim], {TURNED}.")
 
 
 def check_pool(k: Shape, v: Shape) -> None:

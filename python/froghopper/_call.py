@@ -16,11 +16,11 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from froghopper import _c
-from froghopper._axes import LAYOUT, PACKED_LAYOUT, check_axes, check_pool
+from froghopper._axes import LAYOUT, PACKED_LAYOUT, SWAPPED, check_axes, check_pool
 from froghopper._axes import Shape as Shape
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of
 from froghopper._library import Library, library
-from froghopper._values import ALIGNS, check_softcap, text, type_of
+from froghopper._values import ALIGNS, check_softcap, listed, text, type_of
 from froghopper._values import Window as Window
 from froghopper._values import check_align as check_align
 from froghopper._values import check_scale as check_scale
@@ -74,7 +74,7 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
         raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {dtype}. Convert them to one of these.")
     for name, shape in (("q", q), ("k", k), ("v", v)): check_rank(name, shape, packed is not None)
     check_shapes(q, k, v)
-    if not (layout_is_known or backward): check_axes(q, k, bool(causal))
+    if not (layout_is_known or backward): check_axes(q, k, bool(causal), turned=SWAPPED)
     if packed: batch, seq_q, seq_kv = packed
     else: batch, seq_q, seq_kv = q[0], q[1], k[1]
     left, right = check_window(window, bool(causal))
@@ -120,9 +120,12 @@ def describe_paged(q: Shape, k: Shape, v: Shape, dtype: str, paged: Paged, **opt
 
 def output_of(q: str, k: str, v: str, out_dtype: str | None, names: Sequence[str]) -> str:
     """The type of o of 8-bit k and v; q, k and v: names of their types. names: of the types that o may have."""
-    if k != v: raise InvalidType(f"v must have the type of k, {k}, but is {v}. Convert one.")
+    if k != v: raise InvalidType(f"v must have the type of k, {k}, but is {v}. Give both {k}, or both {v}.")
+    if k not in DTYPES_8_BIT:
+        raise InvalidType(f"k and v must be {q}, as q is, but are {k}. Give all three in 8 bits, as quantise(q, k, v) "
+                          f"makes them, or q in {k} too.")
     if q != k and q not in ("float16", "bfloat16"):
-        raise InvalidType(f"q must have the type of k, {k}, or float16 or bfloat16, but is {q}. Convert it.")
+        raise InvalidType(f"q must be {k}, as k is, or float16, or bfloat16, but is {q}. Convert it to one of these.")
     if out_dtype is None: return q if q in DTYPES else "bfloat16"
     if out_dtype not in names: raise InvalidType(f"out_dtype must be {' or '.join(names)}, but is {out_dtype}. Give "
                                                  "one of them.")
@@ -156,6 +159,16 @@ def slope_strides(shape: Shape, strides: Sequence[int], batch: int, heads: int) 
     if found == (batch, heads): return strides[0], 0, strides[1]
     raise InvalidTensor(f"alibi_slopes must have the shape [heads] {[heads]} or [batch, heads] {[batch, heads]}, a "
                         f"slope for each query head, but has {list(shape)}. Use alibi_slopes.reshape({heads}).")
+
+
+def check_scales_are_there(scales: dict[str, Any], dtypes: Sequence[str]) -> None:
+    """Of scale_q, scale_k and scale_v beside q, k and v of these types: all that are missing are named at once."""
+    missing = [name for (name, scale), dtype in zip(scales.items(), dtypes) if scale is None and dtype in DTYPES_8_BIT]
+    if len(missing) > 1:
+        raise InvalidType(f"{listed(missing)} must be given where {listed([name[-1] for name in missing])} are "
+                          f"{dtypes[-1]}, but are None. Use {', '.join(f'{name}=1' for name in missing)} where the "
+                          "numbers stand for themselves.")
+    for (name, scale), dtype in zip(scales.items(), dtypes): check_scale_is_there(name, scale, name[-1], dtype)
 
 
 def check_scale_is_there(name: str, scale: Any, of: str, dtype: str) -> None:

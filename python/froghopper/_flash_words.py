@@ -17,7 +17,8 @@ from froghopper import _torch_ops as ops
 from froghopper import _torch_traced as traced
 from froghopper._call import whole_number
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
-from froghopper._torch_calls import FLOAT8, check_dense, check_floating
+from froghopper._torch_calls import FLOAT8, check_dense, is_dense
+from froghopper._torch_checks import as_float as as_float
 from froghopper._torch_kinds import BARE, check_kinds
 from froghopper._torch_options import plain
 from froghopper._values import counted, scale_in_range
@@ -56,6 +57,10 @@ def dense_order(given: Sequence[Any]) -> Sequence[str] | None:
 
 def packed_order(given: Sequence[Any]) -> Sequence[str] | None:
     """vLLM's order, where a whole number comes first; FlashAttention 2's, where a number follows max_seqlen_k."""
+    if len(given) > 2 and all(type(x) is int or (isinstance(x, Tensor) and x.ndim == 0) for x in given[:2]):
+        raise InvalidType("flash_attn_varlen_func takes cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k in this "
+                          "order, or max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k, but is given two whole "
+                          "numbers first. Give the four by name.")
     if not isinstance(given[0], Tensor) or (given[0].ndim == 0 and len(given) > 1 and
                                             isinstance(given[1], Tensor) and given[1].ndim == 1): return VLLM
     if len(given) > 4 and type(given[4]) in (int, float): return (*PACKED, *FLASH_2)
@@ -158,13 +163,6 @@ def extras_of(q: Tensor, dropout_p: float, alibi_slopes: Tensor | None, s_aux: T
     if s_aux is not None: made["sink"] = as_float("s_aux", s_aux)
     if out is not None: made["out"] = out
     return made
-
-
-def as_float(name: str, x: Any) -> Tensor:
-    """In float32, of any floating-point type."""
-    check_floating(name, x)
-    found: Tensor = x.float()
-    return found
 
 
 def parts_of(name: str, x: Tensor, ndim: int, parts: int) -> tuple[Tensor, ...]:
@@ -280,4 +278,5 @@ def check_tangents(tensors: dict[str, Any]) -> None:
 
 def columns(x: Tensor) -> Tensor:
     """Itself, or a copy where columns do not lie side by side."""
-    return x.contiguous() if isinstance(x, Tensor) and x.ndim and x.stride(-1) != 1 else x
+    if not isinstance(x, Tensor) or not is_dense(x): return x  # refused later
+    return x.contiguous() if x.ndim and x.stride(-1) != 1 else x

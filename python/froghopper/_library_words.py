@@ -21,7 +21,7 @@ SENTENCES: list[tuple[str, str]] = [
      r"block_table[\1, \2] must name a page, but is \3, and the pool has no page. Give a pool with pages."),
     (r"block_table\[(\d+)\]\[(\d+)\] must name a page of the pool, of which pages are (\d+), but is (-?\d+)\. "
      r"Use (.*)\.",
-     r"block_table[\1, \2] must name a page of the pool, \5, but is \4. Give that."),
+     r"block_table[\1, \2] must name a page of the pool, \5, but is \4. Use one of these."),
     (r"max_sms is (-\d+); .*", r"max_sms must be 0 or more SMs or threads, but is \1. Use max_sms=0 for all."),
     (r"accumulate is 1 and sink is set; .*",
      r"sink must be None with accumulate, as each call would put it into the denominator again, but is given. Leave it "
@@ -52,6 +52,8 @@ SENTENCES: list[tuple[str, str]] = [
      r"rise."),
     (r"seqused_(q|kv)\[(\d+)\] is (-?\d+) and the sequence has (\d+) rows?; .*",
      r"seqused_\1[\2] must be from 0 to \4, the rows of the sequence, but is \3. Use 0 to \4."),
+    (rf"dim_qk is (\d+) and dim_v is (\d+); {COLUMNS}",
+     r"head dims\3 must be \4, but that of q and k is \1 and that of v is \2."),
     (rf"dim_qk is (\d+); {COLUMNS} Set dim_qk within\.",
      r"head dims\2 must be \3, but that of q and k is \1. Give other tensors."),
     (rf"dim_qk is (\d+); {COLUMNS}", r"head dims\2 must be \3, but that of q and k is \1."),
@@ -62,8 +64,33 @@ SENTENCES: list[tuple[str, str]] = [
     (r"(\w+)\.stride_(batch|seq|head) is (-\d+); .*",
      r"\1 must have strides that are not negative, but that of \2 is \3. Copy it first: numpy.ascontiguousarray(\1) in "
      r"NumPy, \1.contiguous() in PyTorch."),
-    (r"(scale_\w)(\[[^]]*\]) is (\S+); a scale is positive, (from .*?)\. .*",
-     r"\1 must be positive, \4, but \1\2 is \3. Use 1 for numbers that stand for themselves."),
+    (r"(scale_\w) (of .*?) is (\S+); a scale is positive, (from .*?)\. .*",
+     r"\1 must be positive, \4, but that \2 is \3. Use 1 for numbers that stand for themselves."),
+    (r"scale_tokens is \d+ and invariant is \d+; .*",
+     r"invariant must be False where scale_k and scale_v have a scale for each row, but is True. Leave it out, or give "
+     r"scales of [batch, heads]."),
+    (r"scale_tokens is \d+ and scale_rows is \d+; .*",
+     r"scale_q must be one number, or [batch, heads], where scale_k and scale_v have a scale for each row, but has one "
+     r"for each block of 128 rows. Use one of the former."),
+    (r"scale_tokens is set and dtype is \w+; the Hopper kernels .*",
+     r"on a GPU, q must be float16 or bfloat16 where scale_k and scale_v have a scale for each row, but has 8 bits. "
+     r"Convert it, or use tensors on the CPU."),
+    (r"invariant is set and dim_qk is (\d+); the Hopper kernels have it up to (\d+)\. .*",
+     r"on a GPU, invariant must be False where q and k have more than \2 columns, but is True, and they have \1. Leave "
+     r"it out, or use tensors on the CPU."),
+    (r"invariant is set and dtype(?:_kv)? is \w+; the Hopper kernels .*",
+     r"on a GPU, invariant must be False where k and v have 8 bits, but is True. Leave it out, or use tensors on the "
+     r"CPU."),
+    (r"invariant is set beside accumulate, attention_chunk or alibi; the Hopper kernels .*",
+     r"on a GPU, invariant must be False beside accumulate, attention_chunk and alibi_slopes, but is True. Leave it "
+     r"out, or use tensors on the CPU."),
+    (r"rotary_dim is (\d+); the Hopper kernel rotates columns by multiples of (\d+)\. .*",
+     r"on a GPU, a multiple of \2 columns must be rotated, but rotary_cos, one column for two of them, says \1. Use "
+     r"tensors on the CPU."),
+    (r"rotary_rows is (\d+); the Hopper kernel .*",
+     r"on a GPU, rotary_cos must have fewer than 2^31 rows, but has \1. Use shorter tables."),
+    (r"dtype is f32; the Hopper kernels .*",
+     r"on a GPU, q, k and v must be float16 or bfloat16, but are float32. Convert them, or use tensors on the CPU."),
     (r"^o (and \w+ are|at \S+ (?:to \S+ )?and) (.*); o is written while (\w+) is still read\. Give o its own memory.*",
      r"the result \1 \2; it is written while \3 is still read. Give out, or what accumulate holds, its own memory."),
     (r"(\w+)\.data must be at a multiple of (\d+) bytes, (.*), but is at address (\w+)\. Align it\.",

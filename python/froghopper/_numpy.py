@@ -22,7 +22,7 @@ from froghopper._numpy_arrays import (Array, Lengths, address, check_array, chec
                                       gates_of, held_arrays_of, key_of, lse_for, lse_shape, max_logit_for, packed_of,
                                       read_lengths, result_shape, slopes_of, strides_of)
 from froghopper._values import Align, flag, plain, type_of
-from froghopper._words import again, named_by
+from froghopper._words import again, named_by, too_many
 
 _calls: dict[Hashable, Call] = {}
 
@@ -127,7 +127,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
-def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
+def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, window: Window | None = None,
               softcap: float | None = None, scale: float | None = None, sink: Array | None = None,
               cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
               seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None, return_lse: bool = False,
@@ -186,6 +186,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     a wrong kind, ValueError for shapes, options and memory that do not fit, NotImplementedError; `out` is unwritten
     then. docs/1-math.md has the mathematics and the bounds.
     """
+    if more: too_many("attention", more)
     if others:
         made: Array | tuple[Array, ...] = again(attention, "", locals())
         return made
@@ -214,8 +215,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
         return found
     for name, value in (("scale_q", scale_q), ("scale_v", scale_v)):
         if value is not None: check_scale_is_there(name, value, name[-1], q.dtype.name)
-    arrays = {"q": q, "k": k, "v": v}
-    if gate is not None: arrays["gate"] = gate
+    arrays = {"q": q, "k": k, "v": v} | ({} if gate is None else {"gate": gate})
     if out is not None: arrays["out"] = out
     for name, array in arrays.items(): check_array(name, array, q)
     name_of_o, given = ("out", out) if held is None else ("accumulate[0]", held[0])

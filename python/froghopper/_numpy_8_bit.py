@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from froghopper._call import (DTYPES, DTYPES_8_BIT, Call, check_rank, check_scale_is_there, describe, mean_of,
+from froghopper._call import (DTYPES, DTYPES_8_BIT, Call, check_rank, check_scales_are_there, describe, mean_of,
                               output_of, plan_of, results_of)
 from froghopper._errors import InvalidType
 from froghopper._lse import lse_by_row_of
@@ -29,17 +29,16 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
     wanted = None if out_dtype is None else name_of_type(out_dtype)
     name_of_o = "out" if held is None else "accumulate[0]"
     if held is not None: wanted, out = wanted or "float32", held[0]
-    of_o = output_of(names["q"], names["k"], names["v"], wanted, list(DTYPES))
     if names["k"] not in DTYPES_8_BIT:
         check_not_8_bit(names["k"], scales | means | {"dtype": dtype, "out_dtype": out_dtype})
-        raise InvalidType(f"k must be of 8 bits, as q is, but is {names['k']}. Convert one.")
+    of_o = output_of(names["q"], names["k"], names["v"], wanted, list(DTYPES))
     packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
     check_rank("v", v.shape, packed is not None)
     batch, rows_q, rows_kv = packed or (q.shape[0], q.shape[1], k.shape[1])
+    check_scales_are_there(scales, list(names.values()))
     scaled, lie = [], []
     for (name, given), array, rows, dim in zip(scales.items(), (q, k, v), (rows_q, rows_kv, rows_kv),
                                               (0, 0, v.shape[-1])):
-        check_scale_is_there(name, given, name[-1], names[name[-1]])
         scaled.append(float32_of(name, given))
         lie.append(scale_of(name, *layout_of(scaled[-1]), batch, rows, array.shape[-2], dim,
                             () if array is q else array.shape[:-1]))
@@ -58,13 +57,14 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
     check_is_array(name_of_o, o)
     check_shape(name_of_o, o, shape)
     if o.dtype != array_type(of_o):
-        raise InvalidType(f"{name_of_o} must be {of_o}, but is {o.dtype}. Give that, or out_dtype.")
+        raise InvalidType(f"{name_of_o} must be {of_o}, but is {o.dtype}. Give another array, or "
+                          "out_dtype.")
     check_writeable(name_of_o, o)
     if gate is not None:
         check_array("gate", gate, gate)
         check_shape("gate", gate, shape)
         if gate.dtype != o.dtype: raise InvalidType(f"gate must have the type of o, {of_o}, but is {gate.dtype}. "
-                                                    "Convert it.")
+                                                    f"Use gate.astype(\"{of_o}\").")
     strides = [strides_of(name, x) for name, x in (("q", q), ("k", k), ("v", v), (name_of_o, o))]
     call = Call(plan_of(problem, "cpu"), [*strides, *(x.strides for x in lie), *of_means], slopes_of(slopes, problem),
                 gates=gates_of(gate), of_lse=lse_by_row_of(q.shape)[1] if lse_by_row else None)

@@ -12,6 +12,7 @@ from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._numpy_8_bit import type_name
 from froghopper._numpy_arrays import (Array, Lengths, address, array_of, check_array, check_is_array, check_shape,
                                       check_writeable, contiguous, float32_of, longest, read_one_length, strides_of)
+from froghopper._scales import SCALES_UNLIKE
 from froghopper._values import counted, flag, number, one_of
 from froghopper._words import takes_words_of_others
 
@@ -67,7 +68,8 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
     norm_q, norm_k [dim], of k's type or float32: what their columns are multiplied by then; None for 1
     scale_k        float8 caches: what is stored is a number divided by it: a number or [heads_kv]; or a float32 array
     scale_v        [pages, page_size, heads_kv] (as the cache without its last dimension): each row of a head gets a
-                   scale of its own, which is written there
+                   scale of its own, which is written there. It is inf for a row with an infinite number, which
+                   attention cannot read; NaN is left out: docs/13-serving.md
     dtype          "float8_e4m3fn" or "float8_e5m2": what the caches hold where they are uint8, for want of ml_dtypes
     max_sms        threads that it may use; 0 for all
 
@@ -97,8 +99,7 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
               "scale_v": scale_of("scale_v", scale_v, v_cache, dtype_kv)}
     own = {scale.ndim == 3 for scale in scales.values() if scale is not None}
     if len(own) > 1:
-        raise InvalidProblem("scale_k and scale_v must be alike, but one has a scale of each row and the other has "
-                             "not. Change one.")
+        raise InvalidProblem(SCALES_UNLIKE)
     weights = given.norm_q if given.norm_k is None else given.norm_k
     problem = problem_of(
         sizes, (first(q, of_kv).shape[-2], of_kv.shape[-2]), (of_qk.shape[-1], of_v.shape[-1]), of_kv.dtype.name,
@@ -124,9 +125,11 @@ def check_new(new: dict[str, Array], some: Array) -> None:
     for name, x in new.items():
         check_array(name, x, x)
         if x.dtype.name not in DTYPES:
-            raise InvalidType(f"{name} must be one of {', '.join(DTYPES)}, but is {x.dtype}. Convert it.")
+            raise InvalidType(f"{name} must be one of {', '.join(DTYPES)}, but is {x.dtype}. Use {name}.astype("
+                              "numpy.float32).")
         if x.dtype != some.dtype:
-            raise InvalidType(f"{name} must be of the type of the others, {some.dtype}, but is {x.dtype}. Convert one.")
+            raise InvalidType(f"{name} must be of the type of the others, {some.dtype}, but is {x.dtype}. Use "
+                              f"{name}.astype(\"{some.dtype}\").")
         if x.ndim not in (3, 4) or x.shape[:-2] != some.shape[:-2]:
             raise InvalidTensor(f"{name} must be [batch, seq, heads, dim], or [tokens, heads, dim] with cu_seqlens or "
                                 f"slot_mapping, with the rows of the others, {list(some.shape[:-2])}, but has the "
@@ -169,7 +172,7 @@ def type_of_caches(caches: dict[str, Array], some: Array, dtype: str | None) -> 
     types = {type_name(name, x, dtype) for name, x in caches.items()} or {some.dtype.name}
     if len(types) > 1:
         raise InvalidType(f"v_cache must be of the type of k_cache, but they are {' and '.join(sorted(types))}. "
-                          "Convert one.")
+                          "Use v_cache.astype(k_cache.dtype).")
     found = types.pop()
     if found != some.dtype.name and found not in DTYPES_8_BIT:
         raise InvalidType(f"k_cache and v_cache must be {some.dtype}, as k is, or float8, but are {found}. Convert "
@@ -195,7 +198,8 @@ def factors(name: str, given: Any, some: Array) -> Array | None:
     if given is None: return None
     check_is_array(name, given)
     if given.dtype != some.dtype and given.dtype != np.float32:
-        raise InvalidType(f"{name} must be {some.dtype}, as k is, or float32, but is {given.dtype}. Convert it.")
+        raise InvalidType(f"{name} must be {some.dtype}, as k is, or float32, but is {given.dtype}. Use "
+                          f"{name}.astype(numpy.float32).")
     return contiguous(given)
 
 
@@ -236,7 +240,7 @@ def check_sides(given: Given, sizes: Sizes, tokens: int, q: Array | None, k: Arr
         check_shape(name, x, beside.shape[-1:])
     if given.norm_q is not None and given.norm_k is not None and given.norm_q.dtype != given.norm_k.dtype:
         raise InvalidType(f"norm_q must be of the type of norm_k, {given.norm_k.dtype}, but is {given.norm_q.dtype}. "
-                          "Convert one.")
+                          "Use norm_q.astype(norm_k.dtype).")
 
 
 def rotary_of(given: Given, interleaved: bool, dim: int) -> Rotary | None:
@@ -247,7 +251,9 @@ def rotary_of(given: Given, interleaved: bool, dim: int) -> Rotary | None:
                             "Give both, or none and no positions.")
     if cos.ndim != 2 or cos.shape != sin.shape or cos.dtype != sin.dtype:
         raise InvalidTensor("rotary_cos and rotary_sin must be [positions, rotary_dim / 2], of one type, but are "
-                            f"{cos.dtype} {list(cos.shape)} and {sin.dtype} {list(sin.shape)}. Change one.")
+                            f"{cos.dtype} {list(cos.shape)} and {sin.dtype} {list(sin.shape)}. "
+                            + ("Give both one shape." if cos.dtype == sin.dtype else
+                               "Use rotary_sin.astype(rotary_cos.dtype)."))
     check_rotary(dim, 2 * cos.shape[1])
     return Rotary(2 * cos.shape[1], cos.shape[0], interleaved, cos.dtype.name)
 

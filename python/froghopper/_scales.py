@@ -8,6 +8,10 @@ from froghopper._call import SCALE_ROWS, Shape, Strides, Types
 from froghopper._errors import InvalidProblem, InvalidTensor
 
 
+SCALES_UNLIKE = ("scale_k and scale_v must be alike, but one has a scale of each row and the other has not. Give both "
+                 "a scale of each row, or neither.")
+
+
 class Scale(NamedTuple):
     """How a tensor of scales lies: strides of sequence, block and head; whether it has more than one block of rows of a
     sequence; whether one for each column of v; whether one for each row of k or v."""
@@ -21,8 +25,7 @@ def types_of(kv: str, o: str, scales: Sequence[Scale], smooth: bool) -> Types:
     """What the types of k and v and of o, and the scales of q, k and v put into the problem."""
     _, of_k, of_v = scales
     if of_k.tokens != of_v.tokens:
-        raise InvalidProblem("scale_k and scale_v must be alike, but one has a scale of each row and the other has "
-                             "not. Change one.")
+        raise InvalidProblem(SCALES_UNLIKE)
     if of_k.tokens and smooth:
         raise InvalidProblem("mean_k is given beside a scale_k with a scale of each row; means go with other scales. "
                              "Leave mean_k and mean_v out.")

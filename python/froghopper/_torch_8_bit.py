@@ -4,15 +4,16 @@ _torch_calls.py, what is computed is checked when it is met first and then found
 addresses; scales are never read on the host.
 """
 from collections.abc import Hashable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from froghopper._call import (Call, Strides, Types, cached, check_means, check_scale_is_there, element_strides, mean_of,
-                              output_of, plan_of)
-from froghopper._errors import InvalidType
-from froghopper._scales import Scale, scale_of, types_of
-from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, Ready, address, aligned, check, check_held,
+from froghopper._call import (Call, Strides, Types, cached, check_means, check_scales_are_there, element_strides,
+                              mean_of, output_of, plan_of)
+from froghopper._errors import InvalidProblem, InvalidType
+from froghopper._scales import SCALES_UNLIKE, Scale, scale_of, types_of
+from froghopper._torch_calls import (BYTES, DTYPES, FLOAT8, Inputs, Options, Ready, address, aligned, check, check_held,
                                      check_max_logit, check_place, check_shape, check_side, dense_copy, dense_strides,
                                      gate_strides, kind, longest, must_copy, name_of, name_of_o, problem_of, shapes_of,
                                      slopes_of, stream_of, strides_of, target_of, threads_for, workspace_of)
@@ -75,8 +76,8 @@ def ready_of(inputs: Inputs, scales: tuple[Tensor | None, ...], out: Tensor | No
     elif out is not None:
         check_place("out", out, q)
         if out.dtype != o_dtype:
-            raise InvalidType(f"out must be {name_of(o_dtype)}, but is {name_of(out.dtype)}. Give that, or "
-                              "out_dtype=out.dtype.")
+            raise InvalidType(f"out must be {name_of(o_dtype)}, but is {name_of(out.dtype)}. Use "
+                              "out_dtype=out.dtype, or another out.")
         check_shape("out", out, o_shape)
     if gate is not None: check_side("gate", gate, q, o_dtype, o_shape)
     index, target = target_of(q)
@@ -103,10 +104,10 @@ def check_scaled(inputs: Inputs, scales: tuple[Tensor | None, ...], options: Opt
     batch = q.shape[0] if begins is None else begins.shape[0] - 1
     rows_q = q.shape[1] if begins is None else options.max_seqlen_q
     rows_kv = k.shape[1] if begins is None else options.max_seqlen_kv
+    check_scales_are_there(dict(zip(("scale_q", "scale_k", "scale_v"), scales)), names)
     lie: list[Scale] = []
     for name, scale, x, rows, dim in zip(("scale_q", "scale_k", "scale_v"), scales, (q, k, v),
                                          (rows_q, rows_kv, rows_kv), (0, 0, v.shape[-1])):
-        check_scale_is_there(name, scale, name[-1], name_of(x.dtype))
         if scale is not None:
             check_place(name, scale, q)
             if scale.dtype != torch.float32:
@@ -123,3 +124,34 @@ def check_scaled(inputs: Inputs, scales: tuple[Tensor | None, ...], options: Opt
                      mean_of(name, mean.shape, mean.stride(), batch, x.shape[-2], x.shape[-1]))
     return (BY_NAME[of_o], types_of(names[1], of_o, lie, check_means(*scales[3:])),
             [*(x.strides for x in lie), *means])
+
+
+def own_scales(given: Any) -> bool:
+    """Whether each row of a float8 cache gets a scale of its own. given: what append_kv is given."""
+    own = set()
+    for name, scale, cache in (("scale_k", given.scale_k, given.k_cache), ("scale_v", given.scale_v, given.v_cache)):
+        if cache is None or cache.dtype not in FLOAT8:
+            if scale is not None:
+                raise InvalidType(f"{name} must be None beside {name[-1]}_cache that is "
+                                  f"{'None' if cache is None else name_of(cache.dtype)}, as only float8 has scales, "
+                                  "but is given. Leave it out.")
+            continue
+        if scale is None:
+            raise InvalidType(f"{name} must be given beside {name[-1]}_cache of {name_of(cache.dtype)}, as what is "
+                              "stored is a number divided by it, but is None. Give 1 where numbers stand for "
+                              "themselves.")
+        heads, found = cache.shape[2], tuple(scale.shape)
+        if scale.dtype != torch.float32 or found not in ((), (1,), (heads,), tuple(cache.shape[:3])):
+            raise InvalidType(f"{name} must be float32 and [], [1], [heads] {[heads]}, or {list(cache.shape[:3])} for "
+                              f"a scale of each row, but is {name_of(scale.dtype)} with the shape {list(found)}. "
+                              + (f"Use {name}.float()." if scale.dtype != torch.float32 else
+                                 "Give it one of these shapes."))
+        own.add(len(found) == 3)
+    if len(own) > 1:
+        raise InvalidProblem(SCALES_UNLIKE)
+    return own == {True}
+
+
+def scale_strides(x: Tensor, own: bool) -> Strides:
+    if own: return x.stride(0), x.stride(1), x.stride(2)
+    return 0, 0, x.stride(0) if x.numel() > 1 else 0

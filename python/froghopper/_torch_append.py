@@ -16,10 +16,12 @@ from froghopper import _torch_traced as traced
 from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in
 from froghopper._call import Strides, cached, element_strides, flag, number
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._torch_8_bit import own_scales, scale_strides
 from froghopper._torch_calls import (FLOAT8, address, check_dense, check_place, check_tensor, kind, name_of,
                                      stream_of)
 from froghopper._torch_options import Scale, plain, scale_tensor, whole
 from froghopper._torch_ops import PLAIN, _library, check_tangents, modes, register_kernels
+from froghopper._values import counted
 from froghopper._words import takes_words_of_others
 
 _ready: dict[Hashable, "Ready"] = {}
@@ -106,7 +108,8 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
     norm_q, norm_k [dim], of k's type or float32: what their columns are multiplied by then; None for 1
     scale_k        float8 caches: what is stored is a number divided by it: a number, [], [1] or [heads_kv] float32; or
     scale_v        [pages, page_size, heads_kv] (as the cache without its last dimension): each row of a head gets a
-                   scale of its own, which is written there
+                   scale of its own, which is written there. It is inf for
+                   a row with an infinite number, which attention cannot read; NaN is left out: docs/13-serving.md
     max_sms        SMs or threads that it may use; 0 for all
 
     Returns q_out, None without q. Without gradients. All is computed in float32 and rounded once. On the CPU slots,
@@ -117,7 +120,7 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
     if some is None:
         raise InvalidTensor("q, k or v must be given, but all are None. Give one, with what is written of it.")
     if q is not None and q_out is None:
-        check_tensor("q", q)
+        check_dense("q", q)
         q_out = torch.empty_like(q, memory_format=torch.contiguous_format)
     given = Given(q, k, v, q_out, k_cache, v_cache, scale_tensor("scale_k", scale_k, some),
                   scale_tensor("scale_v", scale_v, some),
@@ -129,6 +132,7 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
                       None if norm_epsilon is None else plain(number, "norm_epsilon", norm_epsilon),
                       whole("max_sms", max_sms))
     if torch.compiler.is_compiling() or without_memory(some):
+        check_tensors(given)
         said_by = traced.caller() if torch.compiler.is_compiling() else ""
         for part in parts_of(given): append_op(*part, *options, said_by)
     else: run(given, options)
@@ -172,7 +176,7 @@ def run(given: Given, options: Options) -> None:
     try:
         if options.max_sms == 0: options = options._replace(max_sms=threads_for(given))
         key = (*map(kind, given), options)
-    except AttributeError:  # what is no tensor
+    except (AttributeError, RuntimeError):  # what is no tensor, or a nested one, which has no shape
         check_tensors(given)
         raise
     ready = _ready.get(key) or cached(_ready, key, lambda: ready_of(given, options))
@@ -289,10 +293,10 @@ def check_rows(given: Given, sizes: Sizes, new: Tensor) -> None:
         if x is None: continue
         if x.dtype != new.dtype:
             raise InvalidType(f"{name} must be of the type of the others, {name_of(new.dtype)}, but is "
-                              f"{name_of(x.dtype)}. Convert one.")
+                              f"{name_of(x.dtype)}. Use {name}.to({new.dtype}).")
         if x.shape[:-2] != rows or x.ndim < 3:
             raise InvalidTensor(f"{name} must have the rows of the others, {list(rows)}, but has the shape "
-                                f"{list(x.shape)}. Change one.")
+                                f"{list(x.shape)}. Give q, k and v equally many rows.")
     if given.q is not None and given.k is not None and given.q.shape[-1] != given.k.shape[-1]:
         raise InvalidTensor(f"q must have the columns of k, {given.k.shape[-1]}, but has {given.q.shape[-1]}. Change "
                             "one.")
@@ -306,7 +310,8 @@ def check_rows(given: Given, sizes: Sizes, new: Tensor) -> None:
         if x is None or cache is None: continue
         if cache.dtype != new.dtype and cache.dtype not in FLOAT8:
             raise InvalidType(f"{name}_cache must be {name_of(new.dtype)}, as {name} is, or float8, but is "
-                              f"{name_of(cache.dtype)}. Convert one.")
+                              f"{name_of(cache.dtype)}. Use {name}.to({name}_cache.dtype), or a cache of one of these "
+                              "types; a view of a cache of bytes, .view(torch.float8_e4m3fn), will do.")
         lead = cache if lead is None else lead
         wanted = [*lead.shape[:2], *x.shape[-2:]]
         if list(cache.shape) != wanted:
@@ -314,7 +319,7 @@ def check_rows(given: Given, sizes: Sizes, new: Tensor) -> None:
                                 f"shape {list(cache.shape)}. Reshape it.")
         if cache.dtype != lead.dtype:
             raise InvalidType(f"v_cache must be of the type of k_cache, {name_of(lead.dtype)}, but is "
-                              f"{name_of(cache.dtype)}. Convert one.")
+                              f"{name_of(cache.dtype)}. Use v_cache.to(k_cache.dtype).")
     if given.k is not None and given.v is not None and given.k.shape[-2] != given.v.shape[-2]:
         raise InvalidTensor(f"v must have the heads of k, {given.k.shape[-2]}, but has {given.v.shape[-2]}. Change "
                             "one.")
@@ -322,8 +327,10 @@ def check_rows(given: Given, sizes: Sizes, new: Tensor) -> None:
     for name, x in (("slot_mapping", given.slot_mapping), ("positions", given.positions)):
         if x is None: continue
         if x.dtype != torch.int64 or x.numel() != tokens or not x.is_contiguous():
+            out = f"Give it {counted(tokens, 'number')}" if x.numel() != tokens else (
+                f"Use {name}.{'contiguous' if x.dtype == torch.int64 else 'long'}()")
             raise InvalidType(f"{name} must be int64, dense, with a number for each row, {tokens} in all, but is "
-                              f"{name_of(x.dtype)} with the shape {list(x.shape)}. Convert it.")
+                              f"{name_of(x.dtype)} with the shape {list(x.shape)}. {out}.")
     for name, x in (("seqused", given.seqused), ("seqused_kv", given.seqused_kv)):
         if x is None: continue
         calls.check_lengths(name, x, new)
@@ -344,38 +351,7 @@ def check_norm(given: Given) -> None:
     both = given.norm_q, given.norm_k
     if both[0] is not None and both[1] is not None and both[0].dtype != both[1].dtype:
         raise InvalidType(f"norm_q must be of the type of norm_k, {name_of(both[1].dtype)}, but is "
-                          f"{name_of(both[0].dtype)}. Convert one.")
-
-
-def own_scales(given: Given) -> bool:
-    """Whether each row of a float8 cache gets a scale of its own."""
-    own = set()
-    for name, scale, cache in (("scale_k", given.scale_k, given.k_cache), ("scale_v", given.scale_v, given.v_cache)):
-        if cache is None or cache.dtype not in FLOAT8:
-            if scale is not None:
-                raise InvalidType(f"{name} must be None beside {name[-1]}_cache that is "
-                                  f"{'None' if cache is None else name_of(cache.dtype)}, as only float8 has scales, "
-                                  "but is given. Leave it out.")
-            continue
-        if scale is None:
-            raise InvalidType(f"{name} must be given beside {name[-1]}_cache of {name_of(cache.dtype)}, as what is "
-                              "stored is a number divided by it, but is None. Give 1 where numbers stand for "
-                              "themselves.")
-        heads, found = cache.shape[2], tuple(scale.shape)
-        if scale.dtype != torch.float32 or found not in ((), (1,), (heads,), tuple(cache.shape[:3])):
-            raise InvalidType(f"{name} must be float32 and [], [1], [heads] {[heads]}, or {list(cache.shape[:3])} for "
-                              f"a scale of each row, but is {name_of(scale.dtype)} with the shape {list(found)}. "
-                              "Convert it.")
-        own.add(len(found) == 3)
-    if len(own) > 1:
-        raise InvalidProblem("scale_k and scale_v must be alike, but one has a scale of each row and the other has "
-                             "not. Change one.")
-    return own == {True}
-
-
-def scale_strides(x: Tensor, own: bool) -> Strides:
-    if own: return x.stride(0), x.stride(1), x.stride(2)
-    return 0, 0, x.stride(0) if x.numel() > 1 else 0
+                          f"{name_of(both[0].dtype)}. Use norm_q.to(norm_k.dtype).")
 
 
 def rotary_of(given: Given, options: Options, dim: int) -> Rotary | None:
@@ -390,7 +366,8 @@ def rotary_of(given: Given, options: Options, dim: int) -> Rotary | None:
     if cos.ndim != 2 or cos.shape != sin.shape or cos.dtype != sin.dtype:
         raise InvalidTensor("rotary_cos and rotary_sin must be [positions, rotary_dim / 2], of one type, but are "
                             f"{name_of(cos.dtype)} {list(cos.shape)} and {name_of(sin.dtype)} {list(sin.shape)}. "
-                            "Change one.")
+                            + ("Give both one shape." if cos.dtype == sin.dtype else
+                               "Use rotary_sin.to(rotary_cos.dtype)."))
     for name, x in (("rotary_cos", cos), ("rotary_sin", sin)):
         if x.shape[1] > 1 and x.stride(1) != 1:
             raise InvalidTensor(f"{name} must have the last stride 1, but has the strides {list(x.stride())}. Make it "

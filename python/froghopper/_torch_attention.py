@@ -11,16 +11,18 @@ from froghopper import _torch_ops as ops
 from froghopper import _torch_traced as traced
 from froghopper._axes import check_axes
 from froghopper._call import Window, check_align, check_held, flag, number, results_of
-from froghopper._errors import InvalidProblem, InvalidType, Unsupported
+from froghopper._errors import Error, InvalidProblem, InvalidType, Unsupported
 from froghopper._lse import check_lse_by_row
 from froghopper._torch_calls import FLOAT8, LOOK, check_dense, check_tensor, name_of
-from froghopper._torch_eager import NO_SIDES, attend, attend_by_row, computable, requires_grad, turned
+from froghopper._torch_checks import sink_of
+from froghopper._torch_eager import (NO_SIDES, attend, attend_by_row, check_sides, computable, requires_grad,
+                                      turned)
 from froghopper._torch_native import ROWS_FIRST
 from froghopper._torch_options import (Align, Scale, bound_of, check_dtype, check_lengths, check_packed, check_slopes,
                                        decided, plain, scale_tensor, whole, window_of)
 from froghopper._torch_paged import from_pages
-from froghopper._values import check_not_8_bit
-from froghopper._words import again
+from froghopper._values import check_not_8_bit, listed
+from froghopper._words import again, too_many
 
 
 @overload
@@ -98,7 +100,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               lse_by_row: bool = ..., return_max_logit: bool = ...) -> tuple[Tensor, ...]: ...
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: Window | None = None,
+def attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, causal: bool = False, window: Window | None = None,
               softcap: float | None = None, scale: float | None = None, sink: Tensor | None = None,
               cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None,
               max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, seqused_q: Tensor | None = None,
@@ -119,7 +121,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
     softcap        scores become softcap tanh(score / softcap); None or 0 for none
     scale          of q k^T; None for 1/sqrt(dim). With 0 all keys that are seen have the same weight
-    sink           [heads_q] float32: one more logit a head, in the denominator alone
+    sink           [heads_q], float32 or 16 bits: one more logit a head, in the denominator alone
     cu_seqlens_*   [batch + 1] int32: rows where each packed sequence begins, and the end; both or none
     max_seqlen_*   packed: an upper bound on the longest sequence; None looks, on the CPU alone
     seqused_*      [batch] int32: how many rows of a sequence count, the first ones; other rows of q get o = 0. Corners
@@ -167,6 +169,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
     not fit, NotImplementedError for what nothing computes, RuntimeError from GPUs; `out` is unwritten then.
     docs/1-math.md and docs/8-backward.md have the mathematics and the bounds.
     """
+    if more: too_many("attention", more)
     if others:
         made: Tensor | tuple[Tensor, ...] = again(attention, "torch", locals())
         return made
@@ -191,7 +194,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         lse_by_row &= return_lse
     if type(max_sms) is not int: max_sms = whole("max_sms", max_sms)
     if deterministic is not True: deterministic = decided(deterministic)
-    if sink is not None: check_tensor("sink", sink)
+    if sink is not None: sink = sink_of(sink)
     if seqused_q is not None: check_lengths("seqused_q", seqused_q)
     if seqused_kv is not None: check_lengths("seqused_kv", seqused_kv)
     if alibi_slopes is not None: check_slopes(alibi_slopes)
@@ -217,6 +220,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         o, lse = attend(ROWS_FIRST, q, k, v, sides, options, return_lse)
         return o if lse is None else (o, lse)
     q, k, v = computable(q, k, v, of_8_bits)
+    check_sides(sides)
     if not torch.compiler.is_compiling(): check_axes(q.shape, k.shape, causal)
     told = (*options, traced.caller() if torch.compiler.is_compiling() else "")
     scale_q, scale_k, scale_v = (scale_tensor(name, scale, q) for name, scale in zip(ops.SCALES, (scale_q, scale_k,
@@ -243,9 +247,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, window: 
         return accumulate[0], accumulate[1]
     if of_8_bits:
         if with_grad or (out is not None and out.requires_grad and torch.is_grad_enabled()):
-            raise Unsupported(f"q, k, v, sink or out requires a gradient and k is {k.dtype}; gradients are computed of "
-                              "float16, bfloat16 and float32. Multiply q, k and v by their scales in one of these and "
-                              "give no scales, or call under torch.no_grad().")
+            recorded = [name for name, x in (("q", q), ("k", k), ("v", v), ("sink", sink), ("out", out))
+                        if x is not None and x.requires_grad]
+            raise Unsupported(f"{listed(recorded)} require{'s' * (len(recorded) == 1)} a gradient and k is "
+                              f"{name_of(k.dtype)}; gradients are computed of float16, bfloat16 and float32. Multiply "
+                              "q, k and v by their scales in one of these and give no scales, or call under "
+                              "torch.no_grad().")
         for name, x in zip((*ops.SCALES, "out"), (scale_q, scale_k, scale_v, mean_k, mean_v, out)):
             if x is not None: check_dense(name, x)
         rest: Any = (q, k, v, *sides, scale_q, scale_k, scale_v, mean_k, mean_v, *told, out_dtype, return_lse)
@@ -275,3 +282,15 @@ def merge(held: tuple[Tensor, ...], out: Tensor | None, out_dtype: torch.dtype |
     for name, x in zip(ops.SCALES, arguments[9:14]):
         if x is not None: check_dense(name, x)
     ops.merge_op(*held, *arguments)
+
+
+def with_shapes(error: Error, tensors: tuple[Any, Any, Any]) -> Error:
+    """What a call says that is not compiled, where compiled code learns of extents when it runs: with the shapes, and
+    the hint at exchanged axes."""
+    if str(error).startswith("heads_kv must divide"):
+        try: check_axes(tensors[0].shape, tensors[1].shape, causal=False)
+        except InvalidProblem as found: return found
+    return error
+
+
+traced.told_by["attention"] = with_shapes

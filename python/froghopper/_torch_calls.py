@@ -28,8 +28,11 @@ from froghopper._torch_checks import check_slopes as check_slopes
 from froghopper._torch_checks import check_table as check_table
 from froghopper._torch_checks import check_tensor as check_tensor
 from froghopper._torch_checks import dense_of as dense_of
+from froghopper._torch_checks import is_dense as is_dense
+from froghopper._torch_checks import layout_of as layout_of
 from froghopper._torch_checks import name_of as name_of
 from froghopper._torch_checks import name_of_o as name_of_o
+from froghopper._torch_checks import sink_of as sink_of
 from froghopper._torch_layout import BYTES as BYTES
 from froghopper._torch_layout import dense_strides as dense_strides
 from froghopper._torch_layout import gate_strides as gate_strides

@@ -29,8 +29,17 @@ def as_tensor(name: str) -> str: return f"torch.as_tensor({name})"
 def check_dense(name: str, x: Any) -> None:
     """A tensor that an operator is given: PyTorch has no kernels of it for other layouts, and would say so."""
     check_tensor(name, x)
-    if x.layout != torch.strided:
-        raise InvalidType(f"{name} must be dense, but is {x.layout}. Use {dense_of(name, x)}.")
+    if not is_dense(x): raise InvalidType(f"{name} must be dense, but is {layout_of(x)}. Use {dense_of(name, x)}.")
+
+
+def is_dense(x: Tensor) -> bool:
+    """PyTorch says of its older nested tensors that they are strided, and has no shapes of them."""
+    return x.layout == torch.strided and (torch.compiler.is_compiling() or not x.is_nested)
+
+
+def layout_of(x: Tensor) -> str:
+    """As a message says it, of a tensor that may be nested."""
+    return "a nested tensor" if x.layout == torch.strided and x.is_nested else str(x.layout)
 
 
 def check_floating(name: str, x: Any) -> None:
@@ -40,9 +49,24 @@ def check_floating(name: str, x: Any) -> None:
         raise InvalidType(f"{name} must have a floating-point type, but is {name_of(x.dtype)}. Use {name}.float().")
 
 
+def as_float(name: str, x: Any) -> Tensor:
+    """In float32, of any floating-point type."""
+    check_floating(name, x)
+    found: Tensor = x.float()
+    return found
+
+
+def sink_of(x: Any) -> Tensor | None:
+    """In float32; float16 and bfloat16, as the parameters of a model may be, become it. Nothing is lost so."""
+    if x is None: return None
+    check_tensor("sink", x)
+    sink: Tensor = x
+    return sink.float() if sink.dtype in (torch.float16, torch.bfloat16) else sink
+
+
 def check_place(name: str, x: Tensor, q: Tensor) -> None:
     """On the device of q, with memory of its own kind."""
-    if x.layout != torch.strided: check_dense(name, x)
+    check_dense(name, x)
     if x.device != q.device:
         raise InvalidTensor(f"{name} must be on the device of q, {q.device}, but is on {x.device}. Use "
                             f"{name}.to(q.device).")
@@ -50,8 +74,9 @@ def check_place(name: str, x: Tensor, q: Tensor) -> None:
 
 def dense_of(name: str, x: Tensor) -> str:
     """How to get a dense tensor of one that is not, as a message says it."""
-    return f"{name}.values() with {name}.offsets().int() as cu_seqlens" if x.layout is torch.jagged else (
-        f"{name}.to_dense()")
+    if x.layout is torch.jagged: return f"{name}.values() with {name}.offsets().int() as cu_seqlens"
+    if x.layout is not torch.strided: return f"{name}.to_dense()"
+    return f"torch.cat({name}.unbind()) with 0 and the ends of its parts as cu_seqlens"
 
 
 def check_like(name: str, x: Tensor, q: Tensor, shape: Shape) -> None:

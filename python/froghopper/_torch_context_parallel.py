@@ -29,11 +29,12 @@ from froghopper._call import Window, flag, number
 from froghopper._errors import InvalidProblem
 from froghopper._parallel import explain
 from froghopper._torch_calls import check_tensor
+from froghopper._torch_checks import sink_of
 from froghopper._torch_cp_decode import decode
 from froghopper._torch_cp_calls import moved
 from froghopper._torch_cp_layout import Layout, check_layout, positions, shard, unshard
 from froghopper._torch_cp_probe import probe
-from froghopper._torch_eager import computable, requires_grad
+from froghopper._torch_eager import PLAIN, computable, is_compiling, modes, requires_grad
 from froghopper._torch_options import check_slopes, decided, plain, window_of
 from froghopper._values import shown, whole_number
 from froghopper._words import takes_words_of_others
@@ -79,8 +80,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
     causal, window, scale, softcap   as for froghopper.torch.attention, of rows and keys as they lie in the whole
                    sequence
     alibi_slopes   [heads_q] float32, the same on every rank; without gradient
-    sink           [heads_q] float32, the same on every rank. Its gradient is that of this rank's rows, as that of any
-                   parameter which all ranks hold: add it up over the group
+    sink           [heads_q], float32 or 16 bits, the same on every rank. Its gradient is that of this rank's rows, as
+                   that of any parameter which all ranks hold: add it up over the group
     cu_seqlens     packed sequences: the rows of all ranks are documents, one after the other, and a row attends only
                    to keys of its own. [documents + 1], 0 and then the end of each, the same on every rank, wherever
                    the borders of ranks lie; masks and slopes count within a document, and batch is 1. A list, or an
@@ -117,7 +118,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
             if not isinstance(word, str) or word not in known:
                 words = ", ".join(f'"{each}"' for each in known)
                 raise InvalidProblem(f"{name} must be one of {words}, but is {shown(word)}. Use \"auto\".")
-        if sink is not None: check_tensor("sink", sink)
+        sink = sink_of(sink)
         if alibi_slopes is not None: check_slopes(alibi_slopes)
         documents = None if cu_seqlens is None else packing.documents_of(cu_seqlens)
         options = calls.Options(scheme, plain(flag, "causal", causal), *window_of(window),
@@ -145,6 +146,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, group: Any, sink: Tensor | None, slo
         calls.check_has_memory(q, q=q, k=k, v=v, sink=sink, alibi_slopes=slopes)
     except Exception as error: groups.refuse_together(group, "attention", error)
     with_grad = requires_grad(q, k, v, sink)
+    if is_meta_now(q):  # the operator would return at once, and other ranks would wait
+        calls.agreed(groups.resolved(name), "attention", q, k, v, sink, slopes, documents, layout, options,
+                     {"with gradients": with_grad})
     found: tuple[Tensor, Tensor] = ops.forward_op(q, k, v, sink, slopes, documents, name, layout, *options,
                                                  with_grad)
     return found
+
+
+def is_meta_now(q: Tensor) -> bool:
+    """Whether the caller has given a tensor of the device "meta", and nobody traces."""
+    return q.is_meta and type(q) in PLAIN and not (is_compiling() or modes())

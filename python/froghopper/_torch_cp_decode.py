@@ -22,7 +22,7 @@ from froghopper import _torch_paged as paged
 from froghopper._call import number
 from froghopper._errors import InvalidProblem, InvalidTensor, Unsupported
 from froghopper._merge import terms_of, weights_of
-from froghopper._torch_calls import FLOAT8, check_place, check_side, check_tensor
+from froghopper._torch_calls import FLOAT8, check_place, check_side, check_tensor, sink_of
 from froghopper._torch_cp_calls import numbers_of
 from froghopper._torch_cp_ops import fake_forward
 from froghopper._torch_options import plain, whole
@@ -82,7 +82,8 @@ def decode(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, seqused_kv: Te
                    rows of that part, and all rows of other ranks. True, False, or [batch] bool for each sequence.
                    False on every rank: each query sees every row
     scale, softcap as for froghopper.torch.attention
-    sink           [heads_q] float32 of the heads of q; counted once. With heads="all" the same on every rank
+    sink           [heads_q], float32 or 16 bits, of the heads of q; counted once. With heads="all" the same on every
+                   rank
     heads          "all": every rank gets o of all heads, by one all-gather of o and lse. "sharded": rank r has the r-th
                    of equal parts of the query heads and gets o of these, by an all-gather of q and one all-to-all of o
                    and lse; k and v have the key heads of the query heads of all ranks
@@ -97,7 +98,8 @@ def decode(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, seqused_kv: Te
     RuntimeError where a transfer fails.
     """
     for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
-    for name, maybe in (("seqused_kv", seqused_kv), ("block_table", block_table), ("sink", sink)):
+    sink = sink_of(sink)
+    for name, maybe in (("seqused_kv", seqused_kv), ("block_table", block_table)):
         if maybe is not None: check_tensor(name, maybe)
     if heads not in get_args(Heads):
         raise InvalidProblem(f"heads must be \"all\" or \"sharded\", but is {shown(heads)}. Use \"all\" where every "

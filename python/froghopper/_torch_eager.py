@@ -23,12 +23,13 @@ from froghopper import _torch_sharding as sharding
 from froghopper import _torch_traced as traced
 from froghopper._axes import check_axes
 from froghopper._errors import InvalidType, Unsupported
-from froghopper._torch_calls import LOOK, dense_of
+from froghopper._torch_calls import LOOK, check_dense, dense_of, is_dense, layout_of
 from froghopper._torch_native import GRADIENTS, HEADS_FIRST, ROWS_FIRST
 
 DEVICES = ("cpu", "cuda")  # with memory; of autocast too
 Sides = tuple[Tensor | None, ...]
-NO_SIDES: Sides = (None,) * 6  # sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes
+NAMES_OF_SIDES = ("sink", "cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv", "alibi_slopes")
+NO_SIDES: Sides = (None,) * 6
 modes, function_modes, profiler_enabled = ops.modes, ops.function_modes, ops.profiler_enabled
 tracing_state, transforms_active, in_old_vmap, PLAIN = (
     ops.tracing_state, ops.transforms_active, ops.in_old_vmap, ops.PLAIN)
@@ -100,8 +101,10 @@ def in_python(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options:
               return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """attend with all of its checks."""
     if not is_compiling() and type(q) not in PLAIN: sharding.register()
+    if not (is_dense(q) and is_dense(k) and is_dense(v)): computable(q, k, v, False)  # they may have no shape
     q, k, v = rows_first(form, q, k, v)
     q, k, v = computable(q, k, v, False)
+    check_sides(sides)
     if not form and not is_compiling(): check_axes(q.shape, k.shape, bool(options[2]))
     with_grad = requires_grad(q, k, v, sides[0])
     said_by = traced.caller() if is_compiling() else ""
@@ -127,11 +130,18 @@ def computable(q: Tensor, k: Tensor, v: Tensor, of_8_bits: bool) -> tuple[Tensor
     elif device != "meta":
         raise Unsupported(f"q must be on the CPU or an NVIDIA Hopper GPU, but is on {q.device}. Use q.cpu() or "
                           "q.cuda().")
-    if not (q.layout is k.layout is v.layout is torch.strided):
-        ways = [dense_of(name, x) for name, x in (("q", q), ("k", k), ("v", v)) if x.layout is not torch.strided]
-        raise InvalidType(f"q, k and v must be dense, but have the layouts {q.layout}, {k.layout} and {v.layout}. "
-                          f"Use {' and '.join(ways)}.")
+    if not (is_dense(q) and is_dense(k) and is_dense(v)):
+        ways = [dense_of(name, x) for name, x in (("q", q), ("k", k), ("v", v)) if not is_dense(x)]
+        raise InvalidType(f"q, k and v must be dense, but have the layouts {layout_of(q)}, {layout_of(k)} and "
+                          f"{layout_of(v)}. Use {' and '.join(ways)}.")
     return q, k, v
+
+
+def check_sides(sides: Sides) -> None:
+    """That nothing beside q, k and v has a layout which no operator takes."""
+    if sides is NO_SIDES or is_compiling(): return
+    for name, x in zip(NAMES_OF_SIDES, sides):
+        if x is not None and not is_dense(x): check_dense(name, x)
 
 
 def autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

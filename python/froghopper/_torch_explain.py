@@ -8,14 +8,15 @@ from torch import Tensor
 from froghopper import _c
 from froghopper import _torch_calls as calls
 from froghopper import _torch_paged as pages
+from froghopper._axes import note_of_axes
 from froghopper._call import explain as explain_problem
-from froghopper._errors import InvalidType
 from froghopper._library_words import in_python
 from froghopper._torch_attention import attention
 from froghopper._torch_8_bit import check_scaled
 from froghopper._torch_calls import FLOAT8, check_tensor
+from froghopper._torch_checks import sink_of
 from froghopper._torch_options import bound_of, decided, scale_tensor, window_of
-from froghopper._words import translated
+from froghopper._words import too_many, translated
 
 DEFAULTS: dict[str, Any] = dict(
     causal=False, window=None, softcap=None, scale=None, sink=None, cu_seqlens_q=None, cu_seqlens_kv=None,
@@ -40,13 +41,12 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
     and so is a tensor that is missing.
     """
     try:
-        if others:
-            raise InvalidType("attention takes 3 arguments without a name, q, k and v, but is given "
-                              f"{3 + len(others)}. Give the others by name.")
+        if others: too_many("attention", others)
         options = translated("attention", "torch", options, DEFAULTS.keys())
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
         assert q is not None and k is not None and v is not None
         given = DEFAULTS | options
+        given["sink"] = sink_of(given["sink"])
         attention(without_memory(q), without_memory(k), without_memory(v),
                   **{name: without_memory(x) for name, x in options.items()})
         where = target or ("auto" if q.is_meta else calls.target_of(q)[1])
@@ -54,14 +54,16 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
             x is not None and x.requires_grad for x in (q, k, v, given["sink"], given["gate"]))
         if where == "cpu" and not given["max_sms"]: given["max_sms"] = torch.get_num_threads()  # as a call has it
         passes = [problem_of(q, k, v, given, backward) for backward in (False, True)[:1 + recorded]]
-        return "\n\n".join(in_python(explain_problem(problem, where)) for problem in passes)
+        note = "" if given["block_table"] is not None else note_of_axes(q.shape, k.shape)
+        told = "\n\n".join(in_python(explain_problem(problem, where)) for problem in passes)
+        return f"{told.rstrip()}\naxes         {note}\n" if note else told
     except Exception as error: return f"not computed {error}"  # also what PyTorch says of its tensors
 
 
 def without_memory(x: Any) -> Any:
     """A tensor that attention checks and does not compute; what is no tensor as it is."""
     if isinstance(x, (tuple, list)): return type(x)(without_memory(each) for each in x)
-    if not isinstance(x, Tensor) or x.is_meta or x.layout != torch.strided: return x
+    if not isinstance(x, Tensor) or x.is_meta or not calls.is_dense(x): return x
     made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
     return made.requires_grad_(x.requires_grad)
 

@@ -61,13 +61,15 @@ def norm_rotary(q: Tensor, k: Tensor, *, norm_q: Tensor | None = None, norm_k: T
 def check_rows(name: str, x: Tensor, q: Tensor) -> None:
     check_tensor(name, x)
     if x.dtype not in DTYPES:
-        raise InvalidType(f"{name} must be {' or '.join(DTYPES.values())}, but is {name_of(x.dtype)}. Convert it.")
+        raise InvalidType(f"{name} must be {' or '.join(DTYPES.values())}, but is {name_of(x.dtype)}. Use "
+                          f"{name}.float().")
     if x.ndim not in (3, 4):
         raise InvalidProblem(f"{name} must be [batch, seq, heads, dim] or [tokens, heads, dim], but has the shape "
                              f"{list(x.shape)}. Reshape it.")
     if x.shape[:-2] != q.shape[:-2] or x.dtype != q.dtype:
         raise InvalidProblem(f"k must have the rows and the type of q, {list(q.shape[:-2])} and {name_of(q.dtype)}, "
-                             f"but has {list(x.shape[:-2])} and {name_of(x.dtype)}. Change one.")
+                             f"but has {list(x.shape[:-2])} and {name_of(x.dtype)}. "
+                             + ("Use k.to(q.dtype)." if x.dtype != q.dtype else "Give both equally many rows."))
     check_place(name, x, q)
 
 

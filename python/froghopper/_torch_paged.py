@@ -20,14 +20,14 @@ from froghopper import _torch_calls as calls
 from froghopper import _torch_ops as ops
 from froghopper import _torch_traced as traced
 from froghopper._call import (Call, Paged, Strides, Types, cached, check_align, check_means,
-                              check_rank, check_scale_is_there, describe_paged, element_strides, flag, mean_of,
+                              check_rank, check_scales_are_there, describe_paged, element_strides, flag, mean_of,
                               number, output_of, plan_of, slope_strides)
 from froghopper._axes import check_pool
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._lse import lse_by_row_of
 from froghopper._torch_8_bit import BY_NAME
 from froghopper._torch_calls import (DTYPES, FLOAT8, address, check_dense, check_place, check_tensor, kind, name_of,
-                                     stream_of, workspace_of)
+                                     sink_of, stream_of, workspace_of)
 from froghopper._torch_options import (Align, Scale as ScaleOf, check_dtype, plain, scale_tensor, whole,
                                        window_of)
 from froghopper._values import Window, check_not_8_bit, counted
@@ -122,7 +122,7 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
     call and replay it with other lengths and tables in the same memory.
     """
     for name, x in (("q", q), ("k", k), ("v", v), ("block_table", block_table)): check_tensor(name, x)
-    given = Sides(block_table, cu_seqlens_q, seqused_q, seqused_kv, sink, alibi_slopes,
+    given = Sides(block_table, cu_seqlens_q, seqused_q, seqused_kv, sink_of(sink), alibi_slopes,
                   scale_tensor("scale_q", scale_q, q), scale_tensor("scale_k", scale_k, q),
                   scale_tensor("scale_v", scale_v, q), mean_k, mean_v, gate)
     for name, side in (*zip(Sides._fields[1:], given[1:]), ("out", out)):
@@ -132,14 +132,20 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
                          softcap=softcap, scale=scale, align=align, max_sms=max_sms, attention_chunk=attention_chunk,
                          invariant=invariant, out_dtype=out_dtype, lse_by_row=lse_by_row)
     return_lse = plain(flag, "return_lse", return_lse)
-    if is_seen(q, k, v, given, out): o, lse = through_operator(q, k, v, given, options, out, return_lse)
+    if is_seen(q, k, v, given, out):
+        check_layouts(q, k, v, given, out)
+        o, lse = through_operator(q, k, v, given, options, out, return_lse)
     else:
         try: o, lse = run(q, k, v, given, options, out, return_lse)
-        except RuntimeError:  # of a sparse tensor, which has the strides of a dense one
-            for name, each in zip(("q", "k", "v", *Sides._fields, "out"), (q, k, v, *given, out)):
-                if each is not None: check_dense(name, each)
+        except RuntimeError:  # of a sparse or nested tensor, which has no memory or no shape
+            check_layouts(q, k, v, given, out)
             raise
     return (o, lse) if return_lse else o
+
+
+def check_layouts(q: Tensor, k: Tensor, v: Tensor, given: Sides, out: Tensor | None) -> None:
+    for name, x in zip(("q", "k", "v", *Sides._fields, "out"), (q, k, v, *given, out)):
+        if x is not None: check_dense(name, x)
 
 
 def options_of(*, max_seqlen_q: int | None, max_seqlen_kv: int | None, causal: bool, window: Window | None,
@@ -165,7 +171,7 @@ def from_pages(given: dict[str, Any]) -> Any:
     for name, none in (("accumulate", None), ("return_max_logit", False)):
         if given[name] is not none:
             raise Unsupported(f"{name} is given beside block_table; attention to pages has none. Leave it out.")
-    beside = ("cu_seqlens_kv", "accumulate", "return_max_logit", "deterministic", "others")
+    beside = ("cu_seqlens_kv", "accumulate", "return_max_logit", "deterministic", "others", "more")
     return paged_attention(**{name: value for name, value in given.items() if name not in beside})
 
 
@@ -314,8 +320,7 @@ def lengths_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options) 
     if not 0 <= most <= room:
         raise InvalidProblem(f"max_seqlen_kv must be from 0 to {room}, the rows of {counted(table.shape[1], 'column')} "
                              f"of block_table, but is {most}. Give block_table more columns.")
-    rows_q = q.shape[1] if options.max_seqlen_q is None else options.max_seqlen_q
-    return Paged(batch, rows_q, most, packed)
+    return Paged(batch, q.shape[1] if options.max_seqlen_q is None else options.max_seqlen_q, most, packed)
 
 
 def types_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options,
@@ -332,11 +337,11 @@ def types_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options,
     names = [name_of(x.dtype) for x in (q, k, v)]
     of_o = output_of(names[0], names[1], names[2], None if options.out_dtype is None else name_of(options.out_dtype),
                      list(DTYPES.values()))
+    check_scales_are_there(dict(zip(("scale_q", "scale_k", "scale_v"), given_scales)), names)
     lie: list[scales.Scale] = []
     for name, scale, x, rows, dim in zip(("scale_q", "scale_k", "scale_v"), given_scales, (q, k, v),
                                          (paged.max_seqlen_q, paged.max_seqlen_kv, paged.max_seqlen_kv),
                                          (0, 0, v.shape[-1])):
-        check_scale_is_there(name, scale, name[-1], name_of(x.dtype))
         if scale is not None:
             check_place(name, scale, q)
             if scale.dtype != torch.float32:
@@ -372,8 +377,7 @@ def fake_forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     q, k, v, given, options, with_lse = parted(arguments)
     check_known(q, k, v, given, options)
     o, lse = calls.shapes_of(q.shape, v.shape, options.lse_by_row)
-    of_o = q.dtype
-    if k.dtype in FLOAT8: of_o = options.out_dtype or (torch.bfloat16 if q.dtype in FLOAT8 else q.dtype)
+    of_o = (options.out_dtype if k.dtype in FLOAT8 else None) or (torch.bfloat16 if q.dtype in FLOAT8 else q.dtype)
     return q.new_empty(o, dtype=of_o), q.new_empty(lse if with_lse else (0,), dtype=torch.float32)
 
 

@@ -80,9 +80,10 @@ def compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
             raise InvalidProblem(f"{name} must be [..., heads, seq, dim], but has the shape {list(x.shape)}. Add the "
                                  "missing dimensions.")
     if attn_mask is not None:
-        raise Unsupported("attn_mask is given; froghopper computes no mask of numbers. Use is_causal, or "
-                          "froghopper.torch.attention: with window, or with seqused_kv for keys that are padding; "
-                          "where that is causal or has a window, with align=\"top_left\" or with seqused_q too.")
+        raise Unsupported("attn_mask is given; froghopper computes no mask of numbers. For a lower triangle "
+                          "use is_causal=True; for a band froghopper.torch.attention with window, for keys that are "
+                          "padding with seqused_kv. Where such padding meets causal or window, give "
+                          "align=\"top_left\" or seqused_q too.")
     if dropout_p != 0: raise Unsupported(f"dropout_p must be 0, as froghopper drops no weights, but is {dropout_p}. "
                                          "Use dropout_p=0.0.")
     if query.dtype == key.dtype == value.dtype == torch.float64:

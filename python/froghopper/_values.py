@@ -39,8 +39,15 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what if count == 1 else many}"
 
 
+def listed(words: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
+
+
 def wrong_shape(name: str, found: Sequence[int], wanted: Sequence[int]) -> NoReturn:
-    out = "Reshape it" if math.prod(found) == math.prod(wanted) else "Give one of that shape"
+    count, needed = math.prod(found), math.prod(wanted)
+    out = (f"Use {name}.reshape({', '.join(map(str, wanted)) or '()'})" if count == needed else
+           f"Give it {counted(needed, 'number')}, not {count}")
     raise InvalidTensor(f"{name} must have the shape {list(wanted)}, but has {list(found)}. {out}.")
 
 
@@ -117,8 +124,9 @@ def check_window(window: Window | None, causal: bool = False) -> tuple[int, int]
     given = tuple(None if bound == _c.ALL else bound for bound in (left, right))
     bounds = tuple(None if bound < 0 else bound for bound in (left, right))
     if min(left, right) < _c.ALL:
+        counts = tuple(None if bound is None else abs(bound) for bound in given)
         raise InvalidProblem("window must be (left, right), keys before and after, None or -1 for no bound, but is "
-                             f"{given}. Use window={bounds}.")
+                             f"{given}. Use window={bounds} for no bound there, or window={counts}.")
     raise InvalidProblem("window must end with 0 or None where causal is True, as a causal query sees no key after it, "
                          f"but is {given}. Use window=({bounds[0]}, 0), or causal=False.")
 

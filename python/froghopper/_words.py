@@ -6,10 +6,11 @@ knows its words nothing.
 import difflib
 import functools
 import re
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar, cast
 
 from froghopper._errors import Error, InvalidType, Unsupported
+from froghopper._values import type_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,6 +58,9 @@ MORE = {
                                     "[batch, seq, heads, dim].",
     "append_kv": " It attends to nothing: froghopper.torch.paged_attention does.",
 }
+# What a function says that is not given these.
+LESS: dict[tuple[str, ...], str] = {("paged_attention", "block_table"):
+        "Give it; for a cache without pages use froghopper.torch.attention(q, k, v, seqused_kv=)."}
 # Without effect on results, here and there.
 HINTS = ("num_splits", "pack_gqa", "fa_version", "scheduler_metadata", "enable_gqa", "rotary_interleaved",
          "cp_tot_seqused_k", "implementation", "ver", "rel_bias_prep_cache")
@@ -99,15 +103,43 @@ def takes_words_of_others(module: str) -> Callable[[F], F]:
     """A function of froghopper or of a module of it that takes the words of others in place of its own, also of those
     that must be given."""
     def decorate(function: F) -> F:
-        known = arguments_of(function)
+        known, code = arguments_of(function), function.__code__
+        most = code.co_argcount
+        least = most - len(function.__defaults__ or ())
+        needed = code.co_varnames[:least]
+
+        def checked(*given: Any, **words: Any) -> Any:
+            if not least <= len(given) <= most: check_given(function.__name__, needed, most, given, words)
+            return function(*given, **words)
+        functools.update_wrapper(checked, function)
 
         @functools.wraps(function)
         def call(*given: Any, **words: Any) -> Any:
             for word in words:
-                if word not in known: return translated_call(function, module, given, words, known)
+                if word not in known: return translated_call(checked, module, given, words, known)
+            if not least <= len(given) <= most: check_given(function.__name__, needed, most, given, words)
             return function(*given, **words)
         return cast(F, call)
     return decorate
+
+
+def check_given(function: str, needed: Sequence[str], most: int, given: Sequence[Any], words: Collection[str]) -> None:
+    """Whether a call has what it needs, and not more without a name than the function takes. needed: the arguments
+    that have no default."""
+    if len(given) > most:
+        raise InvalidType(f"{function} takes {most} arguments without a name, but is given {len(given)}. Give the "
+                          "others by name.")
+    missing = [name for name in needed[len(given):] if name not in words]
+    if missing: raise InvalidType(f"{' and '.join(missing)} must be given to {function}, but "
+                                  f"{'is' if len(missing) == 1 else 'are'} missing. "
+                                  f"{LESS.get((function, *missing), 'Give ' + ' and '.join(missing) + '.')}")
+
+
+def too_many(function: str, more: tuple[Any, ...]) -> NoReturn:
+    """Of what attention is given behind q, k and v without a name. more: that."""
+    of_mask = "For a mask use causal, window, or seqused_kv for padding. " * hasattr(more[0], "shape")
+    raise InvalidType(f"{function} takes 3 arguments without a name, q, k and v, but is given {3 + len(more)}, the "
+                      f"fourth {type_of(more[0])}. {of_mask}Give the others by name.")
 
 
 def arguments_of(function: Callable[..., Any]) -> frozenset[str]:

@@ -6,7 +6,8 @@
 
 jit     one call of the library per call here; a new shape or option compiles, new lengths in cu_seqlens_* and seqused_*
         do not
-grad    reverse mode, first derivatives: of q, k, v, sink and gate, also through lse
+grad    reverse mode, first derivatives: of q, k, v, sink and gate, also through lse. jax.jvp, forward mode, raises
+        JAX's own TypeError
 vmap    examples become sequences of one larger call. Packed examples that share cu_seqlens_*, and gradients of a sink
         for each example, become heads of one; packed examples with lengths of their own are computed one by one
 devices jit over a mesh follows the sharding of q: sequences (the first dimension, where not packed) and heads may be
@@ -27,8 +28,8 @@ import numpy as np
 from froghopper._call import DTYPES, Window, cached, check_held, check_rank
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._library_words import in_python
-from froghopper._values import Align, flag, plain, shown, type_of, whole_number
-from froghopper._words import again
+from froghopper._values import Align, flag, plain, shown, type_of, whole_number, wrong_shape
+from froghopper._words import again, too_many
 from froghopper._xla import LENGTHS, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
 
 if TYPE_CHECKING: from froghopper import _jax_context_parallel as context_parallel
@@ -112,7 +113,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
-def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Window | None = None,
+def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, window: Window | None = None,
               softcap: float | None = None, scale: float | None = None, sink: Array | None = None,
               cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, max_seqlen_q: int | None = None,
               max_seqlen_kv: int | None = None, seqused_q: Array | None = None, seqused_kv: Array | None = None,
@@ -165,6 +166,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = False, window: Win
     is traced; what only the numbers show (lengths that do not rise) is a jax.errors.JaxRuntimeError when it runs, with
     the library's sentence. docs/1-math.md has the mathematics and the bounds.
     """
+    if more: too_many("attention", more)
     if others:
         made: Array | tuple[Array, ...] = again(attention, "jax", locals())
         return made
@@ -338,8 +340,7 @@ def check_sizes(arrays: Given) -> None:
                         ("o", (*q.shape[:-1], arrays["v"].shape[-1])), ("lse", rows),
                         ("max_logit", (batch, q.shape[-2])), ("gate", (*q.shape[:-1], arrays["v"].shape[-1]))):
         if name in arrays and arrays[name].shape != shape:
-            raise InvalidTensor(f"{HELD.get(name, name)} must have the shape {list(shape)}, but has "
-                                f"{list(arrays[name].shape)}. Reshape it.")
+            wrong_shape(HELD.get(name, name), arrays[name].shape, shape)
 
 
 def varying_alike(arrays: Given) -> Given:

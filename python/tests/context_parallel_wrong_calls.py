@@ -53,6 +53,7 @@ def disagreeing(rank, size):
     strange = {  # what no operator of PyTorch takes, on one rank alone
         "sparse": dict(k=plain.to_sparse()), "quantised": dict(v=torch.quantize_per_tensor(plain, 1, 0, torch.quint8)),
         "nested": dict(q=torch.nested.nested_tensor([plain[0]])), "without memory": dict(k=plain.to("meta")),
+        "all without memory": dict.fromkeys("qkv", plain.to("meta")),
         "sparse sink": dict(sink=q(2).to_sparse()), "sink without memory": dict(sink=q(2).to("meta")),
         "sparse documents": dict(cu_seqlens=torch.tensor([0, 12]).to_sparse()),
         "documents without memory": dict(cu_seqlens=torch.tensor([0, 12], device="meta")),
@@ -67,6 +68,10 @@ def disagreeing(rank, size):
         try: found[name] = repr(cp.attention(*tensors, **options).shape)
         except froghopper.Error as error: found[name] = str(error)
     found["then"] = cp.attention(*[q(1, 4, 2, 8)] * 3).sum().item()
+    rows, sink = q(1, 4, 2, 8), torch.tensor([0.5, 2.0])
+    found["16-bit sinks"] = [torch.equal(*(call(sink=x) for x in (sink, sink.bfloat16()))) for call in (
+        lambda **options: cp.attention(rows, rows, rows, **options),
+        lambda **options: cp.decode(rows[:, :1], rows, rows, **options))]
     if last: found["unshard"] = caught(lambda: cp.unshard(q(2, 3)))
     else: found["unshard"] = caught(lambda: cp.unshard(q(3, 3)))
     for name, wrong in (("sparse", q(2, 3).to_sparse()), ("meta", q(2, 3).to("meta"))):

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="append_kv needs torch, which is not
 from torch_cases import GPU  # noqa: E402
 
 from froghopper import flash_attn_interface as fa  # noqa: E402
-from froghopper.torch import append_kv  # noqa: E402
+from froghopper.torch import append_kv, attention  # noqa: E402
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", GPU])
 NAN = float("nan")
@@ -293,3 +293,31 @@ def test_scales_that_are_written_are_new_versions():
     loss = (weights * scale_k).sum()
     append_kv(rows, rows, cache[0], cache[1], scale_k=scale_k, scale_v=scale_v)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"): loss.backward()
+
+
+@DEVICES
+@pytest.mark.parametrize("dtype", [E4M3, torch.float8_e5m2])
+def test_numbers_that_are_not_finite(dtype, device):
+    """As docs/13-serving.md says it; rows beside them are as they would be."""
+    largest = torch.finfo(dtype).max
+    for bad in (float("inf"), -float("inf"), NAN):
+        k = torch.ones(1, 3, 2, 16, dtype=torch.bfloat16, device=device)
+        k[0, 1, 0, 3], k[0, 1, 0, 4] = bad, -2
+        (k_cache, scale), (given, one) = ((torch.zeros(1, 8, 2, 16, dtype=dtype, device=device), x) for x in (
+            torch.zeros(1, 8, 2, device=device), torch.full((), 0.5, device=device)))
+        append_kv(k, k, k_cache, k_cache.clone(), scale_k=scale, scale_v=scale.clone())
+        append_kv(k, k, given, given.clone(), scale_k=one, scale_v=one)
+        row, other = k_cache[0, 1, 0].float(), [k_cache[0, 0, 0].float(), k_cache[0, 1, 1].float()]
+        assert row[3].isnan() and all((x == largest).all() for x in other)
+        if bad == bad:
+            assert scale[0, 1, 0] == torch.inf and (row[[0, 1, 4]] == 0).all()
+            assert given[0, 1, 0, 3].float() == (largest if bad > 0 else -largest)
+        else:
+            torch.testing.assert_close(scale[0, 1, 0].cpu(), torch.tensor(2 / largest))
+            assert row[4] == -largest and given[0, 1, 0, 3].float().isnan()
+        assert given[0, 1, 0, 4].float() == -4 and (given[0, 0].float() == 2).all()
+    if device != "cpu": return
+    append_kv(k.fill_(torch.inf), k, k_cache, k_cache.clone(), scale_k=scale, scale_v=scale.clone())
+    with pytest.raises(ValueError, match="scale_k must be positive, .* that of sequence 0, row 0, head 0 is inf"):
+        attention(k[:, :1], k_cache, k_cache, scale_k=scale, scale_v=torch.ones_like(scale),
+                  seqused_kv=ints(3))

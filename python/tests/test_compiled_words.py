@@ -52,7 +52,7 @@ CASES = {  # what is called, what it takes, what it refuses, and how
     "flash's scale": (lambda s: fa.flash_attn_func(Q, KV, KV, softmax_scale=s), (0.5, 0.25), -1.5,
                       "softmax_scale must"),
     "flash's k_descale": (lambda s: fa.flash_attn_func(*EIGHT, k_descale=s), (torch.ones(1, 2), 2 * torch.ones(1, 2)),
-                          -torch.ones(1, 2), r"k_descale must be positive, .* but k_descale\["),
+                          -torch.ones(1, 2), r"k_descale must be positive, .* but that of sequence 0, head 0 is -1"),
     "varlen": (lambda n: varlen(ENDS_K, n), (9, 10), 3, "max_seqlen_k must be at least 9, .* Use max_seqlen_k=9"),
     "varlen's ends": (lambda ends: varlen(ends, 9), (ENDS_K, ENDS_K + 0), whole(0, 19), "cu_seqlens_k must be at most"),
     "varlen's rows": (lambda n: varlen(ENDS_K, 9, seqused_kv=n), (whole(9), whole(8)), whole(99),

@@ -18,8 +18,8 @@ OF_C = re.compile(r"FH_|\bfh_|NULL|window_(left|right)|\b(seq|total)_(q|kv)\b|\b
 
 # Of the functions called attention, in all frameworks.
 TABLE = [
-    (dict(window=(-5, 0)), "window must be .left, right., .* but is .-5, 0.. Use window=.None, 0."),
-    (dict(window=(3, -5)), "window must be .left, right., .* but is .3, -5.. Use window=.3, None."),
+    (dict(window=(-5, 0)), "window must be .* but is .-5, 0.. Use window=.None, 0. for no bound there, or .*5, 0."),
+    (dict(window=(3, -5)), "window must be .* but is .3, -5.. Use window=.3, None. for no bound there, or .*3, 5."),
     (dict(window=(3, 2), causal=True),
      "window must end with 0 or None where causal is True, .* but is .3, 2.. Use window=.3, 0."),
     (dict(window=7), r"window must be \(left, right\), .* but is 7. Use window=\(128, 0\)"),
@@ -34,7 +34,7 @@ TABLE = [
     (dict(k=np.zeros((1, 9, 3, 16), np.float32), v=np.zeros((1, 9, 3, 16), np.float32)),
      "heads_kv must divide heads_q, 4, but is 3. Use 1, 2 or 4 for keys and values"),
     (dict(q=Q[..., :12], k=KV[..., :12], v=KV[..., :12]),
-     "head dims must be multiples of 8 from 8 to 512, but that of q and k is 12. Pad q and k"),
+     "head dims must be multiples of 8 from 8 to 512, but that of q and k is 12 and that of v is 12. Pad q"),
     (dict(q=Q[0]), r"q must be \[batch, seq, heads, dim\] without cu_seqlens, but has the shape \[6, 4, 16\]"),
     (dict(max_seqlen_q=3), "None without cu_seqlens, but "),
     (LENGTHS | dict(cu_seqlens_kv=None), "cu_seqlens_q and cu_seqlens_kv must be given together, but cu_seqlens_kv is"),
@@ -135,7 +135,7 @@ def test_words_of_flash_attention():
             (dense(sink=torch.zeros(3)), "^sink must have the shape"),
             (dense(return_attn_probs="x"), "^return_attn_probs must be .* Use return_attn_probs=True"),
             (dense(softmax_scale=float("nan")), "^softmax_scale must be from 0 .* but is nan. Use softmax_scale=None"),
-            (lambda: fa.flash_attn_func(*eight, k_descale=-1.0), r"^k_descale must be positive, .* but k_descale\["),
+            (lambda: fa.flash_attn_func(*eight, k_descale=-1.0), "^k_descale must be positive, .* that of seq.* is -1"),
             (lambda: fa.flash_attn_func(*eight, q_descale=torch.ones(1, 4)), r"^q_descale must be \[batch, 2\]"),
             (cached(page_table=table), r"^page_table\[0, 1\] must name a page of the pool, 0 to 3, but is 77"),
             (cached(block_table=table), r"^block_table\[0, 1\] must name a page of the pool, 0 to 3"),

@@ -124,7 +124,7 @@ def test_messages():
     read_only.flags.writeable = False
     for changed, message in (
             ({"k": None, "v": None, "k_cache": None, "v_cache": None}, "q, k or v must be given, but all are None"),
-            ({"k": k.astype(int)}, "k must be one of float16, .*, but is int64. Convert it"),
+            ({"k": k.astype(int)}, "k must be one of float16, .*, but is int64. Use k.astype"),
             ({"v": v.astype(np.float32)}, "v must be of the type of the others, float16, but is float32"),
             ({"v": v[:2]}, r"v must be .* with the rows of the others, \[3, 4\], but has the shape \[2, 4, 2, 64\]"),
             ({"v": v[..., :1, :], "v_cache": v_cache[..., :1, :]}, "v must have the heads of k, 2, but has 1"),

@@ -26,7 +26,7 @@ ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in TABL
         if line.startswith("| `")]
 COLUMNS = {"numpy": 6, "torch": 7, "jax": 8, "quantise": 9}
 # The arguments that are no options: tensors, what comes out and where it goes, and words of other libraries.
-NO_OPTIONS = {"q", "k", "v", "scale_q", "out", "return_lse", "lse_by_row", "others"}
+NO_OPTIONS = {"q", "k", "v", "scale_q", "out", "return_lse", "lse_by_row", "more", "others"}
 ONLY_HERE = {"numpy": {"dtype"}, "torch": set(), "jax": set(), "quantise": set()}  # numpy: what uint8 stands for
 
 
@@ -100,7 +100,7 @@ def test_every_overload_has_every_argument(package):
     overloads = typing.get_overloads(of)
     assert overloads
     for overload in overloads: assert set(inspect.signature(overload).parameters) == \
-        set(inspect.signature(of).parameters) - {"others"}, inspect.signature(overload)
+        set(inspect.signature(of).parameters) - {"more", "others"}, inspect.signature(overload)
     annotations = {name: p.annotation for name, p in inspect.signature(of).parameters.items()}
     chosen = ("return_lse", "return_max_logit", "accumulate")  # which overload it is
     for overload in overloads:

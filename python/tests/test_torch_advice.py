@@ -30,8 +30,8 @@ REAL = torch.arange(9) < USED[:, None, None, None]  # [batch, 1, 1, keys]
 def test_a_mask_of_padded_keys():
     q, k, v = qkv(2, 9, 4, 16)
     turned = [x.transpose(1, 2) for x in (q, k, v)]
-    refused(lambda: scaled_dot_product_attention(*turned, attn_mask=REAL), "with seqused_kv for keys that are padding; "
-            "where that is causal or has a window, with align=\"top_left\" or with seqused_q too", NotImplementedError)
+    refused(lambda: scaled_dot_product_attention(*turned, attn_mask=REAL), "for keys that are padding with seqused_kv. "
+            "Where such padding meets causal or window, give align=\"top_left\" or seqused_q too", NotImplementedError)
     torch.testing.assert_close(attention(q, k, v, seqused_kv=USED), exact(q, k, v, REAL))
     for window, keep in ((None, CAUSAL & REAL), ((2, None), CAUSAL.triu(-2) & REAL)):
         wanted, options = exact(q, k, v, keep), dict(causal=True, window=window, seqused_kv=USED)

@@ -105,7 +105,7 @@ WORDS = [
     (dict(scaling=-1.0), "scaling must be from 0 to 2.127, but is -1.0. Use scaling=None"),
     (dict(scaling="x", module=Capped()), "scaling must be a number, .* It is query_pre_attn_scalar of Config.$"),
     (dict(softcap=-2.0, module=Capped()), "softcap must be .* but is -2.0. .* It is attn_logit_softcapping of Config"),
-    (dict(s_aux=torch.zeros(3)), r"s_aux must have the shape \[4\], but has \[3\]. Give one of that shape.$"),
+    (dict(s_aux=torch.zeros(3)), r"s_aux must have the shape \[4\], but has \[3\]. Give it 4 numbers, not 3.$"),
     (dict(s_aux=torch.zeros(3), module=Sinks()), "s_aux must .* It is sinks of Sinks.$"),
     (dict(s_aux=[1.0, 2.0]), "s_aux must be a tensor of PyTorch, but is a list"),
     (dict(sliding_window="x"), "sliding_window must be a whole number, but is 'x'"),

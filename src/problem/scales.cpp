@@ -11,6 +11,12 @@ using RowsOf = Rows (*)(const Problem&, const Views&, int64_t sequence);
 
 constexpr const char* rule_of_scales =
     "a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126). Use 1 for numbers that stand for themselves.";
+// Which scale that is, of as many numbers as its tensor has along an axis.
+std::string place(int64_t sequence, const View& scales, int64_t block, int64_t head, int64_t column) {
+  return text("sequence {}{}, head {}{}", sequence, scales.seq > 1 ? text(", block {}", block) : "", head,
+              scales.dim > 1 ? text(", column {}", column) : "");
+}
+
 bool is_scale(float x) { return x >= 0x1p-126f && x <= 0x1p126f; }  // so that one over it is such a number too
 
 std::string wrong_scale(const Problem& p, const Views& views, const char* name, const View& scales, RowsOf rows_of) {
@@ -22,7 +28,7 @@ std::string wrong_scale(const Problem& p, const Views& views, const char* name, 
         for (int64_t column = 0; column < scales.dim; ++column) {
           const float scale = scales.as<float>()[scales.at(b, block, head) + column];
           if (!is_scale(scale))
-            return text("{}[{}, {}, {}, {}] is {}; {}", name, b, block, head, column, scale, rule_of_scales);
+            return text("{} of {} is {}; {}", name, place(b, scales, block, head, column), scale, rule_of_scales);
         }
       }
     }
@@ -41,7 +47,8 @@ std::string wrong_scale_of_token(const Problem& p, const Views& views, const cha
                     row = p.paged() ? i % p.page_size : rows.first + i;
       for (int64_t head = 0; head < scales.heads; ++head)
         if (const float scale = scales.as<float>()[scales.at(batch, row, head)]; !is_scale(scale))
-          return text("{}[{}, {}, {}, 0] is {}; {}", name, batch, row, head, scale, rule_of_scales);
+          return text("{} of {} {}, row {}, head {} is {}; {}", name, p.paged() ? "page" : "sequence", batch, row,
+                      head, scale, rule_of_scales);
     }
   }
   return {};

@@ -202,6 +202,11 @@ Finding dims(const fh_problem& p) {
   if (p.dim_v > most)
     return not_computed(
         text("dim_v is {}; {}. Compute o in slices of v's columns, each with the same q and k.", p.dim_v, rule));
+  if (!fits(p.dim_qk) && !fits(p.dim_v))
+    return not_computed(
+        text("dim_qk is {0} and dim_v is {1}; {2}. Pad q and k with zero columns to {3}, v to {4}, and set scale to "
+             "1/sqrt({0}); o has {4} then, and the last ones are zero.",
+             p.dim_qk, p.dim_v, rule, rounded_up(p.dim_qk), rounded_up(p.dim_v)));
   if (!fits(p.dim_qk))
     return not_computed(
         text("dim_qk is {0}; {1}. Pad q and k with zero columns to {2} and set scale to 1/sqrt({0}); the result "
