@@ -74,12 +74,10 @@ TEST(ContextParallelChunks, options_of_the_scores_and_types) {
 
 // Calls are cut at whole tiles where there are many rows.
 TEST(ContextParallelChunks, more_rows_than_tiles) {
-  for (const char* way : {"2", "3/4"}) {
-    const Chunks chunks(way);
-    fh_problem p = small(2100, 1, 1);
-    p.batch = 1, p.dim_qk = p.dim_v = 8, p.max_sms = 0;
-    expect_as_on_one_rank(gathered(p, 2));
-  }
+  const Chunks chunks("3/4");
+  fh_problem p = small(2100, 1, 1);
+  p.batch = 1, p.dim_qk = p.dim_v = 8, p.max_sms = 0;
+  expect_as_on_one_rank(gathered(p, 2));
 }
 
 TEST(ContextParallelChunks, on_two_levels) {
@@ -89,6 +87,18 @@ TEST(ContextParallelChunks, on_two_levels) {
     c.heads_ranks = 2;
     c.whole.dtype = FH_BF16, c.whole.sink = 1;
     expect_as_on_one_rank(c);
+  }
+}
+
+TEST(ContextParallelChunks, a_gradient_of_lse) {
+  for (const char* way : {"1", "1/2"}) {
+    const Chunks chunks(way);
+    for (const fh_problem& p : {causal(small(29)), small(29), small(3)})
+      for (const fh_cp_layout layout : {FH_CP_CONTIGUOUS, FH_CP_ZIGZAG}) {
+        CpCase c = gathered(p, 4, layout);
+        c.grad_lse = true;
+        expect_as_on_one_rank(c);
+      }
   }
 }
 
@@ -128,6 +138,24 @@ TEST(ContextParallelChunks, the_text_has_the_chunks_and_what_merges) {
                            "wait for the oldest exchange", "attend rows 24576 to 28672, 10240 keys",
                            "attend rows 4096 to 8192, 8192 keys from 0 on, causal: ", "wait for the oldest exchange",
                            "attend rows 24576 to 28672, 10240 keys", "round to o, 8388608 numbers"}) {
+    const size_t at = text.find(part, from);
+    ASSERT_NE(at, std::string::npos) << part << "\n" << text;
+    from = at + 1;
+  }
+}
+
+TEST(ContextParallelChunks, gradients_travel_during_a_call) {
+  const Chunks chunks("1/2");
+  fh_problem whole = long_sequence(32768);
+  whole.op = FH_BACKWARD;
+  const std::string text = fh_cp_plan_text(planned(Asked(whole, 1).problem, "h100").get());
+  size_t from = 0;
+  for (const char* part :
+       {"gpu all_gather in 1 chunk rank 1 of 4", "exchange k, v",
+        "gradients of rows 4096 to 8192, 4096 keys from 4096", "wait for",
+        "gradients of rows 4096 to 8192, 4096 keys from 0 on, all pairs",
+        "gradients of rows 24576 to 28672, 20480 keys", "exchange dk, dv",
+        "gradients of rows 24576 to 28672, 8192 keys from 4096 on, causal", "wait for", "add to workspace"}) {
     const size_t at = text.find(part, from);
     ASSERT_NE(at, std::string::npos) << part << "\n" << text;
     from = at + 1;

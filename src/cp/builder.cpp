@@ -241,9 +241,10 @@ Attend Builder::call(fh_problem p, const Piece& first, bool with_sink, const Blo
   return a;
 }
 
-void Builder::attend_parts(size_t first, size_t last, const Block& block, const KeyPlaces& from) {
+void Builder::attend_parts(size_t first, size_t last, const Block& block, const KeyPlaces& from,
+                           const KeyPlaces& grads) {
   for (const Piece& piece : pieces_of(whole, division, block.parts))
-    if (piece.part >= first && piece.part < last) attend(piece, block, from, {});
+    if (piece.part >= first && piece.part < last) attend(piece, block, from, grads);
 }
 
 void Builder::attend(const Piece& piece, const Block& block, const KeyPlaces& from, const KeyPlaces& grads) {

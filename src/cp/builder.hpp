@@ -82,8 +82,9 @@ class Builder {
   void begin(bool merges, size_t first_merged = 0);
   // The calls of all rows on the keys of a block. grads: where the gradients of these go.
   void attend(const Block& block, const KeyPlaces& from, const KeyPlaces& grads);
-  // The forward calls of the parts from `first` to before `last`.
-  void attend_parts(size_t first, size_t last, const Block& block, const KeyPlaces& from);
+  // The calls of the parts from `first` to before `last`.
+  void attend_parts(size_t first, size_t last, const Block& block, const KeyPlaces& from,
+                    const KeyPlaces& grads = {});
   // cu_seqlens of a run with several sequences, into made.tables.
   void add_tables(const Run& run, Attend& to);
   void end();

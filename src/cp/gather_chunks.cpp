@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp: all-gather in chunks, forward. All exchanges start at once, and a chunk of keys arrives in each. Meanwhile a rank
-// attends to its own keys, and then to each chunk when it is there. Calls on the same rows merge in f32, which costs
-// time, so only some rows do this: the last ones of the shard, which see most. Other rows have one call, when all keys
-// that they see have arrived; under a window most rows see own keys only, and no calls merge.
+// cp: all-gather in chunks. All exchanges start at once, and a chunk of keys arrives in each. Meanwhile a rank attends
+// to its own keys, and then to each chunk when it is there. Calls on the same rows merge in f32, which costs time, so
+// only some rows do this: the last ones of the shard, which see most. Other rows have one call, when all keys that they
+// see have arrived; under a window most rows see own keys only, and no calls merge. In the backward pass, which adds in
+// f32 anyway, there is one chunk. A part of the calls on own keys comes before it, and the others while gradients of
+// other ranks' keys go home.
 #include <string>
 #include <utility>
 
@@ -66,12 +68,18 @@ std::vector<Range> divided(const std::vector<Range>& shard, int64_t row) {
   return parts;
 }
 
-// The first row that merges. Under a causal mask the first half of a shard sees less than the second, and never merges.
+// Under a causal mask it sees more than the first one.
+Range second_half(const std::vector<Range>& shard) {
+  const Range last = shard.back();
+  return shard.size() > 1 ? last : Range{last.end - cut_at(last.rows() / 2, last.rows()), last.end};
+}
+
+// Of the rows that merge, the last ones; backward, where all do, of those that have calls of their own beside others.
 int64_t first_merging(const Job& job, const std::vector<Range>& shard) {
-  Range last = shard.back();
-  if (job.whole.window_right == 0 && shard.size() == 1) last.begin = last.end - cut_at(last.rows() / 2, last.rows());
-  return last.end -
-         (last.rows() <= job.chunks.share ? last.rows() : cut_at(last.rows() / job.chunks.share, last.rows()));
+  if (job.backward()) return second_half(shard).begin;
+  const Range all = job.whole.window_right == 0 ? second_half(shard) : shard.back();
+  const int64_t rows = all.rows(), share = job.chunks.share;
+  return all.end - (rows <= share ? rows : cut_at(rows / share, rows));
 }
 
 Division division_of(const Job& job, int64_t rank) {
@@ -88,7 +96,7 @@ Division division_of(const Job& job, int64_t rank) {
     if (!windowed || part.begin < row) add_arrivals(job, rank, {seen, end}, d);
     seen = std::max(seen, end);
     d.needed.push_back(windowed && part.begin >= row ? 0 : d.rows);
-    d.single += windowed || part.begin < row;
+    d.single += !job.backward() && (windowed || part.begin < row);
   }
   if (d.rows == 0) d.parts = shard, d.single = shard.size(), d.needed.assign(shard.size(), 0);
   return d;
@@ -117,13 +125,17 @@ std::vector<Arrival> chunk_of(const Job& job, const Division& division, int64_t 
 class GatherInChunks {
  public:
   GatherInChunks(const Job& job, int64_t rank) : GatherInChunks(job, rank, division_of(job, rank)) {}
-  Steps steps();
+  Steps forward();
+  Steps backward();
 
  private:
   GatherInChunks(const Job& job, int64_t rank, Division division)
       : b_(job, rank, division.parts), division_(std::move(division)) {}
   void place_keys();
   void fetch(int64_t chunk);
+  void attend_own(size_t part);
+  void send_gradients();
+  void add_gradients();
   void copy_own();
   void attend_single(int64_t from, int64_t to);
   Block arrived_in(int64_t chunk) const;
@@ -136,13 +148,14 @@ class GatherInChunks {
   std::vector<std::vector<Part>> placed_;  // of each chunk: where its keys lie, in the order of arrival
   std::vector<Part> own_;                  // likewise own keys beside them
   bool copied_ = false;                    // these
+  KeyPlaces home_, partial_;               // gradients of own keys, and of those that have arrived
+  std::vector<KeyPlaces> from_;            // of own keys by each reader
 };
 
-Steps GatherInChunks::steps() {
+Steps GatherInChunks::forward() {
   const size_t parts = b_.parts.size();
   const bool in_f32 = b_.job.out == FH_F32 && b_.whole.dtype != FH_F32;
   place_keys();
-  for (int64_t step = 1; step < b_.job.ranks; ++step) readers_.push_back(division_of(b_.job, b_.peer(step)));
   for (int64_t chunk = 0; chunk < b_.job.chunks.count; ++chunk) fetch(chunk);
   b_.begin(true, in_f32 ? 0 : division_.single);
   const Block own(b_.shard);
@@ -158,10 +171,37 @@ Steps GatherInChunks::steps() {
   return std::move(b_.made);
 }
 
+Steps GatherInChunks::backward() {
+  place_keys();
+  fetch(0);
+  b_.begin(true);
+  home_ = b_.home();
+  partial_ = b_.keys(division_.rows, 4);
+  b_.clear(partial_);
+  const size_t parts = b_.parts.size(),
+               early = b_.job.chunks.share == 1 ? parts - 1 : 0;  // the part before the chunk
+  if (parts > 0) attend_own(early);
+  b_.add(Wait{});
+  b_.attend_parts(0, parts, arrived_in(0), gathered_, partial_);
+  send_gradients();
+  for (size_t i = 0; i < parts; ++i)
+    if (i != early) attend_own(i);
+  b_.add(Wait{});
+  add_gradients();
+  b_.convert_home(home_);
+  b_.end();
+  return std::move(b_.made);
+}
+
+void GatherInChunks::attend_own(size_t part) {
+  b_.attend_parts(part, part + 1, Block(b_.shard), b_.own_keys(), home_);
+}
+
 // What arrives last lies first, and own keys follow. So the keys that a part sees lie together, as do those of a chunk,
 // and one call attends to them: without a window those of other ranks are seen in full, in any order; under a window
 // this is their own order.
 void GatherInChunks::place_keys() {
+  for (int64_t step = 1; step < b_.job.ranks; ++step) readers_.push_back(division_of(b_.job, b_.peer(step)));
   int64_t at = division_.rows;
   for (int64_t chunk = 0; chunk < b_.job.chunks.count; ++chunk) {
     placed_.emplace_back();
@@ -240,6 +280,54 @@ void GatherInChunks::attend_single(int64_t from, int64_t to) {
   }
 }
 
+// The keys of a rank that a reader has seen, in the order in which they arrived there.
+std::vector<Arrival> owned(const Division& reader, int64_t rank) {
+  std::vector<Arrival> all;
+  for (const Arrival& a : reader.arrivals)
+    if (a.owner == rank) all.push_back(a);
+  return all;
+}
+
+void GatherInChunks::send_gradients() {
+  Exchange group{"dk, dv", {}, {}};
+  const auto move = [&](std::vector<Transfer>& to, int64_t peer, const KeyPlaces& grads, int64_t at, int64_t rows) {
+    b_.move_rows(to, peer, grads.k, grads.rows, at, rows, b_.k_row(4));
+    b_.move_rows(to, peer, grads.v, grads.rows, at, rows, b_.v_row(4));
+  };
+  for (size_t i = 0; i < division_.arrivals.size(); ++i)
+    move(group.sends, division_.arrivals[i].owner, partial_, placed_[0][i].at, division_.arrivals[i].keys.rows());
+  for (int64_t step = 1; step < b_.job.ranks; ++step) {
+    const std::vector<Arrival> read = owned(readers_[static_cast<size_t>(step - 1)], b_.rank);
+    int64_t rows = 0;
+    for (const Arrival& a : read) rows += a.keys.rows();
+    const KeyPlaces slot = b_.keys(rows, 4);
+    int64_t at = 0;
+    for (const Arrival& a : read) {
+      move(group.recvs, b_.peer(step), slot, at, a.keys.rows());
+      at += a.keys.rows();
+    }
+    from_.push_back(slot);
+  }
+  b_.exchange(std::move(group));
+}
+
+// To the own ones, those of rank + 1, rank + 2 and so on, as in the ring.
+void GatherInChunks::add_gradients() {
+  for (size_t i = 0; i < from_.size(); ++i) {
+    int64_t at = 0;
+    for (const Arrival& a : owned(readers_[i], b_.rank)) {
+      const int64_t row = row_in(b_.shard, a.keys.begin), rows = a.keys.rows();
+      const auto add = [&](Place into, Place from, int64_t line) {
+        for (int64_t b = 0; b < b_.batch; ++b)
+          b_.add(Add{into + (b * b_.rows + row) * line * 4, from + (b * from_[i].rows + at) * line * 4, rows * line});
+      };
+      add(home_.k, from_[i].k, b_.heads_kv * b_.dim_qk);
+      add(home_.v, from_[i].v, b_.heads_kv * b_.dim_v);
+      at += rows;
+    }
+  }
+}
+
 // A call that merges needs a mask that says all or nothing of the keys of another rank. Under a window nothing merges,
 // and only neighbours' keys are seen.
 bool may_overlap(const Job& job, fh_cp_scheme scheme) {
@@ -248,7 +336,7 @@ bool may_overlap(const Job& job, fh_cp_scheme scheme) {
   const fh_problem& p = between.whole;
   const bool plain = p.window_left == FH_ALL && (p.window_right == FH_ALL || p.window_right == 0),
              window = p.window_left != FH_ALL && p.window_right == 0 && job.layout == FH_CP_CONTIGUOUS;
-  return (plain || window) && !p.alibi && !job.backward() && !job.packed() && between.ranks > 1 &&
+  return (plain || (window && !job.backward())) && !p.alibi && !job.packed() && between.ranks > 1 &&
          between.ranks <= most_ranks_in_chunks;
 }
 
@@ -256,6 +344,8 @@ bool may_overlap(const Job& job, fh_cp_scheme scheme) {
 
 std::vector<Chunks> chunks_of(const Job& job, fh_cp_scheme scheme) {
   if (!may_overlap(job, scheme)) return {{}};
+  if (job.backward() && job.set_chunks) return {{std::min<int64_t>(job.set_chunks->count, 1), job.set_chunks->share}};
+  if (job.backward()) return {{}, {1, 1}, {1, 2}};
   const bool windowed = job.whole.window_left != FH_ALL;  // which sees one chunk in its own order
   if (job.set_chunks) return {windowed ? Chunks{std::min<int64_t>(job.set_chunks->count, 1)} : *job.set_chunks};
   if (windowed) return {{}, {1}};
@@ -280,6 +370,9 @@ Result<void> take_chunks(Job& job) {
   return {};
 }
 
-Steps gather_in_chunks_steps(const Job& job, int64_t rank) { return GatherInChunks(job, rank).steps(); }
+Steps gather_in_chunks_steps(const Job& job, int64_t rank) {
+  GatherInChunks gather(job, rank);
+  return job.backward() ? gather.backward() : gather.forward();
+}
 
 }  // namespace froghopper::cp

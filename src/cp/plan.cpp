@@ -201,7 +201,7 @@ Result<std::unique_ptr<fh_cp_plan>> plan_of(const Candidate& chosen, int64_t ran
 
 // For callers who give no kernels for sums in f32: an all-gather needs them only where it has chunks.
 Result<void> add_plan_without_kernels(fh_cp_plan& plan, Candidate chosen, const char* target) {
-  if (!plan.on_gpu || chosen.job.chunks.count == 0) return {};
+  if (!plan.on_gpu || chosen.job.chunks.count == 0 || chosen.job.backward()) return {};
   chosen.job.chunks = {};
   if (chosen.job.workspace_limit > 0) {
     const Result<uint64_t> whole = whole_workspace(chosen.job, chosen.scheme, target);
