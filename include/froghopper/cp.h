@@ -46,8 +46,11 @@ typedef enum fh_cp_scheme {
   /* In step t the k and v of rank r - t arrive, while rank r computes with those of step t - 1. o and lse are merged
    * in f32. The workspace holds the k and v of two shards. */
   FH_CP_RING = 1,
-  /* A rank first fetches all k and v that its rows attend to, then computes in one call. The workspace holds them all.
-   * Windows need only the keys before the shard. */
+  /* A rank fetches all k and v that its rows attend to, and the workspace holds them all. Windows need only the keys
+   * before the shard. Where the model of time says that it pays, keys arrive in chunks: rows that see only own keys,
+   * and calls on own keys and on chunks that are there, do not wait for the others, and such calls are merged in f32;
+   * and gradients travel during calls on own keys. Otherwise there is one call for each range of rows, after all keys
+   * have arrived. */
   FH_CP_ALL_GATHER = 2,
   /* Each rank gets all rows of heads_q / ranks heads (Ulysses). ranks must divide heads_q, and either ranks divides
    * heads_kv or heads_kv divides ranks. */
@@ -258,7 +261,7 @@ typedef struct fh_cp_memory {
    * fewer KV heads than ranks. */
   int (*add)(void* context, float* into, const float* from, uint64_t count, void* stream);
   /* to[i] = from[i], rounded to f16 or bf16, to nearest even. Needed if dtype_out is one of these and sums are in f32:
-   * o of the ring, and gradients. */
+   * o of the ring, and gradients. The all-gather merges o in f32 only if this and `spread` are given. */
   int (*convert)(void* context, void* to, fh_dtype dtype, const float* from, uint64_t count, void* stream);
   /* to[r, i] = from[r] for i below `columns`. Needed for sinks if o is merged in f32. */
   int (*spread)(void* context, float* to, const float* from, uint64_t rows, uint64_t columns, void* stream);

@@ -88,9 +88,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
                    int32 or int64 tensor. What is sent depends on it, so one on a GPU is read back once a call, for
                    which the host waits: give one in host memory
     scheme         how k and v come to the queries. "ring": from rank to rank, a part at a time; "all_gather": all parts
-                   at once; "all_to_all": each rank gets all rows of some heads; "all_to_all_ring": heads go between
-                   neighbours, k and v between such groups, as in a ring; "all_to_all_gather": the same with an
-                   all-gather; "auto": what is expected to take least time
+                   at once, or in chunks; "all_to_all": each rank gets all rows of some heads; "all_to_all_ring": heads
+                   go between neighbours, k and v between such groups, as in a ring; "all_to_all_gather": the same with
+                   an all-gather; "auto": what is expected to take least time
     heads_ranks    of these last two: how many neighbours exchange heads, such as the ranks of a host; it divides the
                    ranks of the group. 0: as many as are expected to take least time. 0 with other schemes
     layout         which rows this rank has: "zigzag", "contiguous", "by_document", as shard cuts them. None:

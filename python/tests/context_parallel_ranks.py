@@ -73,6 +73,9 @@ ONLY = {"auto": ("causal", "window", "documents"),
         **dict.fromkeys(GRIDS, ("causal", "six heads", "one key head", "window, both sides", "softcap, scale, sink",
                                 "slopes", "fewer rows than ranks", "documents, everything", "by document",
                                  "by document, everything"))}
+CHUNKS = ("1", "2", "3", "2/4")  # FROGHOPPER_CP_CHUNKS
+CHUNKED = ("full", "causal", "causal, contiguous", "bf16", "one key head", "window", "softcap, scale, sink",
+           "fewer rows than ranks", "deterministic")
 RUNS = [(name, scheme) for name in CASES for scheme in SCHEMES if name in ONLY.get(scheme, CASES)]
 
 
@@ -126,6 +129,20 @@ def numbers(rank, size):
         try: found[name, scheme] = compute(CASES[name], scheme, places_of(CASES[name]))
         except froghopper.Error as error: found[name, scheme] = str(error)
     return found
+
+
+def in_chunks(way):
+    """A job with that number of chunks: of each of CHUNKED results by an all-gather, whether a second run gave the same
+    bits, and the first line of a plan."""
+    def job(rank, size):
+        os.environ["FROGHOPPER_CP_CHUNKS"] = way
+        found = {}
+        for name in CHUNKED:
+            runs = [compute(CASES[name], "all_gather", places_of(CASES[name])) for _ in range(2)]
+            found[name] = runs[0], all(torch.equal(x, y) for x, y in zip(*runs))
+        line = "fwd bf16 b1 hq4 hkv4 sq64 skv64 d64 causal"
+        return found, cp.explain(line, size, "cpu", scheme="all_gather").partition("\n")[0]
+    return job
 
 
 def repeats(rank, size):
@@ -323,6 +340,7 @@ def dtensors(rank, size):
 ROUNDS = [
     [("numbers 2", numbers, 2, 30)],
     [("numbers 4", numbers, 4, 30)],
+    [(f"chunks {way.replace('/', ' of ')} {size}", in_chunks(way), size, 30) for way in CHUNKS for size in (2, 4)],
     [("repeats", repeats, 2, 30), ("layouts", layouts, 3, 30), ("part", part_of_the_ranks, 3, 30),
      ("kept", kept, 2, 30), ("gradient of shard", gradient_of_shard, 2, 30), ("lse", lse_on_one_rank, 2, 30),
      ("disagreeing", disagreeing, 3, 30), ("without host memory", without_host_memory, 2, 30),

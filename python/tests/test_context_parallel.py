@@ -23,7 +23,7 @@ from froghopper import _library, _parallel
 if not pathlib.Path(_library.library().path).resolve().with_name(_parallel.NAME).exists():
     pytest.skip(f"{_parallel.NAME} is not beside the library", allow_module_level=True)
 
-from context_parallel_ranks import CASES, GRIDS, RUNS, SCHEMES, TIMEOUT, whole_of
+from context_parallel_ranks import CASES, CHUNKED, CHUNKS, GRIDS, RUNS, SCHEMES, TIMEOUT, whole_of
 from plain import Options, Sequence, backward, excess, forward
 from programs import run_python
 
@@ -98,6 +98,18 @@ def test_ranks_compute_what_one_would(found, name, scheme, size):
         return
     exact = exact_of(name)
     for result, x in joined(CASES[name], ranks).items(): assert not excess(x, *exact[result]), result
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("way", CHUNKS)
+def test_an_all_gather_in_chunks(found, way, size):
+    ranks = found(f"chunks {way.replace('/', ' of ')} {size}", size)
+    for name in CHUNKED:
+        assert all(each[name][1] for each, _ in ranks), name
+        exact = exact_of(name)
+        for result, x in joined(CASES[name], [each[name][0] for each, _ in ranks]).items():
+            assert not excess(x, *exact[result]), (name, result)
+    assert f"all_gather in {way[0]} chunk" in ranks[0][1]
 
 
 def test_a_group_of_some_ranks(found):

@@ -252,6 +252,7 @@ Steps all_to_all_steps(const Job& job, fh_cp_scheme scheme, int64_t rank) {
 }
 
 Steps steps_of(const Job& job, fh_cp_scheme scheme, int64_t rank) {
+  if (job.ranks > 1 && scheme == FH_CP_ALL_GATHER && job.chunks.count > 0) return gather_in_chunks_steps(job, rank);
   if (job.ranks == 1 || scheme == FH_CP_ALL_GATHER) return gather_steps(job, rank);
   return scheme == FH_CP_RING ? ring_steps(job, rank) : all_to_all_steps(job, scheme, rank);
 }

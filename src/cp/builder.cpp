@@ -29,7 +29,7 @@ int64_t row_at(const std::vector<Range>& shard, int64_t row) {
 
 }  // namespace
 
-Builder::Builder(const Job& j, int64_t r)
+Builder::Builder(const Job& j, int64_t r, const std::vector<Range>& ranges)
     : job(j),
       whole(j.whole),
       rank(r),
@@ -40,9 +40,10 @@ Builder::Builder(const Job& j, int64_t r)
       dim_v(j.whole.dim_v),
       element(j.element()),
       shard(ranges_of(j, r)),
+      division(ranges.empty() ? shard : ranges),
       rows(rows_of(shard)) {
   int64_t first = 0;
-  for (const Range& range : shard) parts.push_back({first, first + range.rows()}), first += range.rows();
+  for (const Range& range : division) parts.push_back({first, first + range.rows()}), first += range.rows();
   if (job.packed() && rows > 0) parts = {{0, rows}};
 }
 
@@ -167,12 +168,14 @@ void Builder::begin_lse(Place lse, int64_t first, int64_t heads, int64_t its_row
     add(Fill{lse, minus_infinity, batch * heads * its_rows});
 }
 
-void Builder::begin(bool with_merging) {
-  merges = with_merging;
+void Builder::begin(bool with_merging, size_t first_merged) {
+  merges = with_merging && first_merged < parts.size();
+  first_merged_ = first_merged;
   sink_counted_.assign(parts.size(), 0);
   if (job.backward() && whole.sink) add(Fill{{Buffer::grad_sink, 0}, 0, heads_q});
   const int64_t lines = batch * heads_q;
-  for (const Range& range : parts) {
+  for (size_t part = 0; part < parts.size(); ++part) {
+    const Range range = parts[part];
     const int64_t words = lines * range.rows();
     const bool alone = parts.size() == 1 && (job.backward() || !merges);
     lse_.push_back(alone ? Place{Buffer::lse, 0} : workspace(words * 4));
@@ -186,13 +189,14 @@ void Builder::begin(bool with_merging) {
                range.rows() * 4,
                lines,
                Buffer::grad_lse});
-    } else if (!job.backward() && merges) {
+    } else if (!job.backward() && merges_in(part)) {
       begin_lse(lse_.back(), 0, heads_q, range.rows());
     }
   }
   if (!merges || rows == 0) return;
   const int64_t columns = job.backward() ? dim_qk : dim_v;
-  const int64_t words = batch * rows * heads_q * columns;
+  if (job.rounds()) o_first_ = parts[first_merged].begin;
+  const int64_t words = batch * (rows - o_first_) * heads_q * columns;
   (job.backward() ? grad_q : o_) = target(job.backward() ? Buffer::grad_q : Buffer::o, words);
   add(Fill{job.backward() ? grad_q : o_, 0, words});
 }
@@ -202,15 +206,16 @@ void Builder::attend(const Block& block, const KeyPlaces& from, const KeyPlaces&
     for (const Run& run : runs_of(job, shard, block.ranges, merges && job.by_document()))
       attend(run, block, from, grads);
   else
-    for (const Piece& piece : pieces_of(whole, shard, block.parts)) attend(piece, block, from, grads);
+    for (const Piece& piece : pieces_of(whole, division, block.parts)) attend(piece, block, from, grads);
 }
 
 // One call. Its sink is in the denominator once: without merging there is one call for each row, with it lse begins
 // with the sink, and the sink's gradient is taken in one call for each row.
 Attend Builder::call(fh_problem p, const Piece& first, bool with_sink, const Block& block, const KeyPlaces& from,
                      const KeyPlaces& grads) {
-  p.accumulate = merges;
-  if (merges) p.sink = whole.sink && job.backward() && with_sink;
+  const bool merged = merges_in(first.part);
+  p.accumulate = merged;
+  if (merged) p.sink = whole.sink && job.backward() && with_sink;
   const int64_t q_row = heads_q * dim_qk, o_row = heads_q * dim_v;
   const auto own = [&](Buffer buffer, int64_t row_numbers, int64_t number) {
     return Operand{{buffer, first.row * row_numbers * number}, rows};
@@ -223,7 +228,7 @@ Attend Builder::call(fh_problem p, const Piece& first, bool with_sink, const Blo
   if (p.sink) a.sink = {Buffer::sink, 0};
   if (whole.alibi) a.slopes = {Buffer::slopes, 0};
   if (!job.backward()) {
-    a.o = merges ? Operand{o_ + first.row * o_row * 4, rows} : own(Buffer::o, o_row, element);
+    a.o = merged ? Operand{o_ + (first.row - o_first_) * o_row * 4, rows - o_first_} : own(Buffer::o, o_row, element);
   } else {
     const int64_t number = merges ? 4 : element;
     a.o = own(Buffer::o, o_row, element), a.grad_o = own(Buffer::grad_o, o_row, element);
@@ -234,6 +239,12 @@ Attend Builder::call(fh_problem p, const Piece& first, bool with_sink, const Blo
   }
   a.problem = problem(p);
   return a;
+}
+
+void Builder::attend_parts(size_t first, size_t last, const Block& block, const KeyPlaces& from,
+                           const KeyPlaces& grads) {
+  for (const Piece& piece : pieces_of(whole, division, block.parts))
+    if (piece.part >= first && piece.part < last) attend(piece, block, from, grads);
 }
 
 void Builder::attend(const Piece& piece, const Block& block, const KeyPlaces& from, const KeyPlaces& grads) {
@@ -282,12 +293,20 @@ Place Builder::table(const std::vector<int32_t>& ends) {
   return {Buffer::tables, first * int64_t{sizeof(int32_t)}};
 }
 
+// Rows of a sequence that calls have merged follow those that one call has written.
+void Builder::convert_o() {
+  const int64_t row = heads_q * dim_v, merged = (rows - o_first_) * row;
+  if (o_first_ == 0) return convert(Buffer::o, o_, batch * merged);
+  for (int64_t b = 0; b < batch; ++b)
+    add(Convert{{Buffer::o, (b * rows + o_first_) * row * job.out_element()}, o_ + b * merged * 4, merged});
+}
+
 void Builder::end() {
   if (job.backward()) {
     if (merges) convert(Buffer::grad_q, grad_q, batch * rows * heads_q * dim_qk);
     return;
   }
-  if (merges) convert(Buffer::o, o_, batch * rows * heads_q * dim_v);
+  if (merges) convert_o();
   for (size_t i = 0; i < parts.size(); ++i)
     if (lse_[i].buffer == Buffer::workspace)
       add(Copy{{Buffer::lse, parts[i].begin * 4},

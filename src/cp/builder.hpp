@@ -29,15 +29,16 @@ struct KeyPlaces {
 
 class Builder {
  public:
-  Builder(const Job& job, int64_t rank);
+  // division: the shard's rows in more ranges, each of which gets its own calls; empty: as the shard has them.
+  Builder(const Job& job, int64_t rank, const std::vector<Range>& division = {});
 
   const Job& job;
   const fh_problem& whole;
   const int64_t rank, batch, heads_q, heads_kv, dim_qk, dim_v, element;
-  const std::vector<Range> shard;
+  const std::vector<Range> shard, division;
   const int64_t rows;  // of the shard
-  // Its rows in parts, each with its own lse: its ranges, each of which has calls of its own; or with documents, whose
-  // borders need not be theirs, all rows.
+  // Its rows in parts, each with its own lse: the ranges of the division, each of which has calls of its own; or with
+  // documents, whose borders need not be theirs, all rows.
   std::vector<Range> parts;
   Steps made;
 
@@ -76,10 +77,14 @@ class Builder {
   void add_rows(const KeyPlaces& to, const std::vector<Range>& to_ranges, const KeyPlaces& from,
                 const std::vector<Range>& from_ranges);  // f32
 
-  // The places of o, lse and gradients while calls merge into them, and what is done before and after.
-  void begin(bool merges);
+  // The places of o, lse and gradients while calls merge into them, and what is done before and after. first_merged:
+  // calls merge in this part and those after it; forward only where it is not 0.
+  void begin(bool merges, size_t first_merged = 0);
   // The calls of all rows on the keys of a block. grads: where the gradients of these go.
   void attend(const Block& block, const KeyPlaces& from, const KeyPlaces& grads);
+  // The calls of the parts from `first` to before `last`.
+  void attend_parts(size_t first, size_t last, const Block& block, const KeyPlaces& from,
+                    const KeyPlaces& grads = {});
   // cu_seqlens of a run with several sequences, into made.tables.
   void add_tables(const Run& run, Attend& to);
   void end();
@@ -90,6 +95,7 @@ class Builder {
   void convert(Buffer to, Place from, int64_t count);
   KeyPlaces home();  // where dK and dV of the shard are added up, f32
   void convert_home(const KeyPlaces& home);
+  void convert_o();
 
   bool merges = false;
   Place grad_q;  // f32, with merges
@@ -99,10 +105,13 @@ class Builder {
   void attend(const Run& run, const Block& block, const KeyPlaces& from, const KeyPlaces& grads);
   Attend call(fh_problem p, const Piece& first, bool with_sink, const Block& block, const KeyPlaces& from,
               const KeyPlaces& grads);
+  bool merges_in(size_t part) const { return merges && part >= first_merged_; }
   Place dense_grad_lse(Range its_rows);
   Place table(const std::vector<int32_t>& ends);
 
-  Place o_;
+  size_t first_merged_ = 0;
+  Place o_;  // f32, with merges: of the rows from o_first_ on
+  int64_t o_first_ = 0;
   std::vector<Place> lse_, grad_lse_;  // of each part
   std::vector<char> sink_counted_;
   std::vector<std::pair<Range, Place>> dense_;  // of grad_lse, what runs have used

@@ -2,6 +2,7 @@
 // cp: the grid of ranks, as a smaller job between groups.
 #include "src/cp/grid.hpp"
 
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/plan.hpp"
 
@@ -40,8 +41,10 @@ std::vector<int64_t> heads_ranks_of(const Job& job, fh_cp_scheme scheme) {
 }
 
 std::string name_of(const Job& job, fh_cp_scheme scheme) {
-  if (!on_grid(scheme) || job.heads_ranks == 0) return name_of(scheme);
-  return text("{} of {} x {}", name_of(scheme), job.heads_ranks, job.ranks / job.heads_ranks);
+  std::string name = name_of(scheme);
+  if (on_grid(scheme) && job.heads_ranks > 0)
+    name += text(" of {} x {}", job.heads_ranks, job.ranks / job.heads_ranks);
+  return job.chunks.count > 0 ? text("{} in {}", name, counted(job.chunks.count, "chunk")) : name;
 }
 
 }  // namespace froghopper::cp

@@ -7,6 +7,7 @@
 
 #include "src/base/counted.hpp"
 #include "src/base/text.hpp"
+#include "src/cp/chunks.hpp"
 #include "src/cp/grid.hpp"
 #include "src/cp/time.hpp"
 
@@ -216,6 +217,7 @@ Result<Job> job_of(const fh_cp_problem& given) {
   if (p.layout == FH_CP_LAYOUT_AUTO && plain_causal && may_divide && job.packed() && balance_of(job).most > most_work)
     job.layout = FH_CP_BY_DOCUMENT;
   if (Result<void> taken = take_topology(p, job); !taken) return taken.failure();
+  if (Result<void> taken = take_chunks(job); !taken) return taken.failure();
   return job;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,12 @@ struct Range {
 
 inline Range common(Range a, Range b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
 
+// How an all-gather overlaps: keys of other ranks arrive in so many chunks, while calls on those that are there merge
+// into one part of share of the rows that may merge. 0 chunks: all keys arrive before the calls, and none merge.
+struct Chunks {
+  int64_t count = 0, share = 1;
+};
+
 // A contradiction-free fh_cp_problem with every default filled in.
 struct Job {
   fh_problem whole;  // with the windows that causal means, and dim_v
@@ -34,10 +41,12 @@ struct Job {
   uint64_t workspace_limit = 0;
   bool peer_copies = false;
   int64_t heads_ranks = 0;  // of a grid: ranks that exchange heads; 0: not chosen, or no grid
+  Chunks chunks;            // of an all-gather
   int64_t members = 1;      // so many neighbours' shards together are one shard of this job, see grid.hpp
   fh_cp_topology topology = fh_cp_topology_init();
-  std::string topology_from;       // who has given it; empty: nobody
-  std::vector<int64_t> documents;  // where each begins, and the end of the last; empty: the rows are one sequence
+  std::optional<Chunks> set_chunks;  // by the environment, where there can be any
+  std::string topology_from;         // who has given it; empty: nobody
+  std::vector<int64_t> documents;    // where each begins, and the end of the last; empty: the rows are one sequence
 
   bool backward() const { return whole.op == FH_BACKWARD; }
   bool rounds() const { return out != FH_F32; }

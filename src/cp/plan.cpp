@@ -7,6 +7,7 @@
 
 #include "src/base/counted.hpp"
 #include "src/base/text.hpp"
+#include "src/cp/chunks.hpp"
 #include "src/cp/digest.hpp"
 #include "src/cp/grid.hpp"
 #include "src/cp/time.hpp"
@@ -20,7 +21,7 @@ constexpr fh_cp_scheme schemes[] = {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_A
 Failure of_library(fh_status status) { return {status, fh_last_error()}; }
 
 struct Candidate {
-  Job job;  // with heads_ranks
+  Job job;  // with heads_ranks and chunks
   fh_cp_scheme scheme;
   double seconds;
   uint64_t bytes;  // of workspace, without what attention itself needs
@@ -35,6 +36,21 @@ Candidate measure(const Job& job, fh_cp_scheme scheme, bool on_gpu) {
     c.bytes = std::max(c.bytes, static_cast<uint64_t>(steps.workspace));
   }
   return c;
+}
+
+// With the fastest number of chunks; where memory is limited, also with that which needs least of it.
+std::vector<Candidate> measured(Job job, fh_cp_scheme scheme, bool on_gpu) {
+  std::vector<Candidate> all;
+  for (const Chunks& chunks : chunks_of(job, scheme)) {
+    job.chunks = chunks;
+    all.push_back(measure(job, scheme, on_gpu));
+  }
+  const auto fastest =
+      std::min_element(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  const auto least =
+      std::min_element(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  if (job.workspace_limit > 0 && least->bytes < fastest->bytes) return {*fastest, *least};
+  return {*fastest};
 }
 
 Result<Attention> planned(const fh_problem& problem, const char* target) {
@@ -59,7 +75,8 @@ Result<uint64_t> whole_workspace(const Job& job, fh_cp_scheme scheme, const char
   return most;
 }
 
-// What the caller leaves open: the scheme, or heads_ranks. Why a scheme is none of them goes to `why` and `refusals`.
+// What the caller leaves open: the scheme, heads_ranks or chunks. Why a scheme is none of them goes to `why` and
+// `refusals`.
 Result<std::vector<Candidate>> candidates(const Job& job, bool on_gpu, std::vector<std::string>& why,
                                           std::string& refusals) {
   std::vector<Candidate> all;
@@ -74,7 +91,7 @@ Result<std::vector<Candidate>> candidates(const Job& job, bool on_gpu, std::vect
         refusals += text(" {}: {}", name_of(with, scheme), no);
         continue;
       }
-      all.push_back(measure(with, scheme, on_gpu));
+      for (Candidate& c : measured(std::move(with), scheme, on_gpu)) all.push_back(std::move(c));
     }
   }
   return all;
@@ -129,6 +146,8 @@ uint64_t digest_of_plan(const Job& job, fh_cp_scheme scheme) {
                              job.ranks,
                              int64_t{scheme},
                              job.heads_ranks,
+                             job.chunks.count,
+                             job.chunks.share,
                              int64_t{job.layout},
                              int64_t{job.out},
                              int64_t{job.check_interval},
@@ -164,6 +183,38 @@ Result<void> plan_attention(fh_cp_plan& plan, const char* target) {
   return {};
 }
 
+Result<std::unique_ptr<fh_cp_plan>> plan_of(const Candidate& chosen, int64_t rank, const char* target, bool on_gpu) {
+  auto plan = std::make_unique<fh_cp_plan>();
+  plan->job = chosen.job;
+  plan->rank = rank;
+  plan->scheme = chosen.scheme;
+  plan->on_gpu = on_gpu;
+  plan->seconds = chosen.seconds;
+  plan->steps = steps_of(plan->job, chosen.scheme, rank);
+  if (plan->job.peer_copies)
+    if (Result<void> found = find_peer_places(plan->job, chosen.scheme, rank, plan->steps); !found)
+      return found.failure();
+  plan->digest = digest_of_plan(plan->job, chosen.scheme);
+  if (Result<void> planned = plan_attention(*plan, target); !planned) return planned.failure();
+  return plan;
+}
+
+// For callers who give no kernels for sums in f32: an all-gather needs them only where it has chunks.
+Result<void> add_plan_without_kernels(fh_cp_plan& plan, Candidate chosen, const char* target) {
+  if (!plan.on_gpu || chosen.job.chunks.count == 0 || chosen.job.backward()) return {};
+  chosen.job.chunks = {};
+  if (chosen.job.workspace_limit > 0) {
+    const Result<uint64_t> whole = whole_workspace(chosen.job, chosen.scheme, target);
+    if (!whole) return whole.failure();
+    if (*whole > chosen.job.workspace_limit) return {};
+  }
+  Result<std::unique_ptr<fh_cp_plan>> other = plan_of(chosen, plan.rank, target, plan.on_gpu);
+  if (!other) return other.failure();
+  plan.without_kernels = std::move(*other);
+  plan.workspace = std::max(plan.workspace, plan.without_kernels->workspace);
+  return {};
+}
+
 }  // namespace
 
 const char* name_of(fh_cp_scheme scheme) {
@@ -186,19 +237,10 @@ Result<std::unique_ptr<fh_cp_plan>> make_plan(const fh_cp_problem& problem, cons
   std::vector<std::string> why;
   Result<Candidate> chosen = choose(*job, target, *on_gpu, why);
   if (!chosen) return chosen.failure();
-  auto plan = std::make_unique<fh_cp_plan>();
-  plan->job = chosen->job;
-  plan->rank = problem.rank;
-  plan->scheme = chosen->scheme;
-  plan->on_gpu = *on_gpu;
-  plan->seconds = chosen->seconds;
-  plan->steps = steps_of(plan->job, chosen->scheme, problem.rank);
-  if (plan->job.peer_copies)
-    if (Result<void> found = find_peer_places(plan->job, chosen->scheme, problem.rank, plan->steps); !found)
-      return found.failure();
-  plan->digest = digest_of_plan(plan->job, chosen->scheme);
-  if (Result<void> planned = plan_attention(*plan, target); !planned) return planned.failure();
-  plan->text = printed(*plan, why);
+  Result<std::unique_ptr<fh_cp_plan>> plan = plan_of(*chosen, problem.rank, target, *on_gpu);
+  if (!plan) return plan;
+  if (Result<void> added = add_plan_without_kernels(**plan, *chosen, target); !added) return added.failure();
+  (*plan)->text = printed(**plan, why);
   return plan;
 }
 

@@ -30,6 +30,8 @@ struct fh_cp_plan {
   uint64_t digest = 0;                              // of everything that must be the same on all ranks
   double seconds = 0;
   std::string text;
+  // Another plan of the same scheme, for callers who give no kernels; NULL: there is none, or this one needs none.
+  std::unique_ptr<fh_cp_plan> without_kernels;
 };
 
 namespace froghopper::cp {

@@ -105,6 +105,7 @@ struct Steps {
 
 Steps ring_steps(const Job& job, int64_t rank);
 Steps gather_steps(const Job& job, int64_t rank);
+Steps gather_in_chunks_steps(const Job& job, int64_t rank);
 Steps all_to_all_steps(const Job& job, fh_cp_scheme scheme, int64_t rank);
 Steps steps_of(const Job& job, fh_cp_scheme scheme, int64_t rank);
 
