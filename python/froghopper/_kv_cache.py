@@ -292,8 +292,8 @@ def reshape_and_cache_flash(key: Tensor, value: Tensor, key_cache: Tensor, value
     value_cache    else torch.uint8 or the float8 type
     slot_mapping   [slots] int64: page * page_size + row; negative: the token is padding
     kv_cache_dtype "auto", "float16" or "bfloat16"; or "fp8" and "fp8_e4m3", or "fp8_e5m2": key / k_scale is stored
-    k_scale        one number, [1] or [heads] float32; read with fp8 alone. Of v likewise
-    v_scale
+    k_scale        one number, [1] or [heads] float32; read with fp8 alone. Or [pages, page_size, heads] float32: each
+    v_scale        row of a head gets a scale of its own, which is written there. Of v likewise
 
     It is froghopper.torch.append_kv with other words, which checks what it is given.
     """
