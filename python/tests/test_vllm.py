@@ -263,7 +263,7 @@ def test_vllm_chooses_it():
                  use_batch_invariant=True)
     says = lambda **changed: plug.Backend.validate_configuration(**given | changed)
     assert says() == [] and says(head_size=512, block_size=544, kv_cache_dtype="auto") == []
-    for changed, why in ((dict(use_mla=True), "MLA"), (dict(head_size=60), "head_size"), (dict(use_dcp=True), "DCP"),
+    for changed, why in ((dict(use_mla=True), "MLA"), (dict(use_dcp=True), "DCP"), (dict(head_size=72), "of 16"),
                          (dict(device_capability=capability(10, 0)), "compute capability"), (dict(use_pcp=True), "PCP"),
                          (dict(dtype=torch.float32), "dtype"), (dict(use_mm_prefix=True), "multimodal"),
                          (dict(use_sparse=True), "sparse"), (dict(use_rswa=True), "R-SWA"),
