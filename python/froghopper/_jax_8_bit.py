@@ -19,16 +19,17 @@ from froghopper._numpy_8_bit import name_of_type
 from froghopper._scales import Scale, scale_of, types_of
 from froghopper._values import check_not_8_bit, number, shown
 
+FLOAT8 = {jax.numpy.dtype(name) for name in DTYPES_8_BIT}
+
 
 def type_of_o(q: Any, k: Any, v: Any, out_dtype: Any, sides: dict[str, Any], merges: bool) -> str:
     """The name of the type of o; empty where neither q nor k has 8 bits, and nothing of sides may be given."""
-    arrays = {"q": q, "k": k, "v": v}
-    if not any(getattr(getattr(x, "dtype", None), "name", "") in DTYPES_8_BIT for x in (q, k)):
-        if out_dtype is not None or any(x is not None for x in sides.values()):
-            for name, x in arrays.items(): check_is_array(name, x)
-            check_not_8_bit(k.dtype.name, sides | {"out_dtype": out_dtype})
+    of_8_bits = getattr(q, "dtype", None) in FLOAT8 or getattr(k, "dtype", None) in FLOAT8
+    if not of_8_bits and out_dtype is None and not any(x is not None for x in sides.values()): return ""
+    for name, x in (("q", q), ("k", k), ("v", v)): check_is_array(name, x)
+    if not of_8_bits:
+        check_not_8_bit(k.dtype.name, sides | {"out_dtype": out_dtype})
         return ""
-    for name, x in arrays.items(): check_is_array(name, x)
     wanted = None if out_dtype is None else name_of_type(out_dtype)
     if merges and wanted not in (None, "float32"):
         raise InvalidProblem("accumulate is given and out_dtype too; results are merged with what accumulate holds, "

@@ -15,6 +15,7 @@ from froghopper._xla import LENGTHS, SCALES
 Array: TypeAlias = jax.Array
 Given: TypeAlias = dict[str, Array]
 HELD = {"o": "accumulate[0]", "lse": "accumulate[1]", "max_logit": "accumulate[2]"}  # as a user knows them
+FLOAT32 = np.dtype("float32")
 FLOATS = ("sink", "o", "lse", "alibi_slopes", "max_logit", *SCALES)
 
 
@@ -22,7 +23,6 @@ def checked(name: str, array: Any, q: Any, of_o: str = "") -> Array:
     """An array of JAX (or NumPy, which JAX takes too) of the type that this argument has. of_o: the type of o where k
     and v have 8 bits; q, k and v then have types of their own."""
     check_is_array(name, array)
-    said = HELD.get(name, name)
     if name in LENGTHS:
         if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 1: return lengths_of(array)
         raise InvalidType(f"{name} must be a list of whole numbers, but is {array.dtype.name} with the shape "
@@ -30,11 +30,13 @@ def checked(name: str, array: Any, q: Any, of_o: str = "") -> Array:
     if name == "q" and not of_o and array.dtype.name not in DTYPES:
         raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {array.dtype.name}. Use "
                           "q.astype(\"float32\"), on a GPU \"bfloat16\", and k and v likewise.")
-    wanted, whose = ("float32", "") if name in FLOATS else (getattr(q, "dtype", array.dtype).name, ", as q is")
-    if of_o and name == "gate": wanted, whose = of_o, ", as o is"
-    elif of_o and name in ("q", "k", "v"): wanted = array.dtype.name
-    if array.dtype.name == wanted: return array if isinstance(array, jax.Array) else jax.numpy.asarray(array)
-    raise InvalidType(f"{said} must be {wanted}{whose}, but is {array.dtype.name}. Use {said}.astype(\"{wanted}\").")
+    wanted, whose = (FLOAT32, "") if name in FLOATS else (getattr(q, "dtype", array.dtype), ", as q is")
+    if of_o and name == "gate": wanted, whose = jax.numpy.dtype(of_o), ", as o is"
+    elif of_o and name in ("q", "k", "v"): wanted = array.dtype
+    if array.dtype == wanted: return array if isinstance(array, jax.Array) else jax.numpy.asarray(array)
+    said = HELD.get(name, name)
+    raise InvalidType(f"{said} must be {wanted.name}{whose}, but is {array.dtype.name}. Use "
+                      f"{said}.astype(\"{wanted.name}\").")
 
 
 def check_is_array(name: str, array: Any) -> None:

@@ -382,8 +382,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
             q, given = kv_cache.append_and_rotate(q, k_cache, v_cache, columns(k), columns(v), used, table,
                                                   cu_seqlens_q, cu_seqlens_k_new, rotary)
         longest_k = kv_cache.within(length_of("max_seqlen_k", max_seqlen_k), k_cache, table)
-        if from_left: found, lse = kv_cache.attend_from_left(q, k_cache, v_cache, given, cache_leftpad, cu_seqlens_q,
-                                                             longest, longest_k, options)
+        if from_left and cache_leftpad is not None:
+            found, lse = kv_cache.attend_from_left(q, k_cache, v_cache, given, cache_leftpad, cu_seqlens_q, longest,
+                                                   longest_k, options)
         elif table is not None:
             found, lse = kv_cache.attend_to_pages(q, k_cache, v_cache, table, given, cache_leftpad, cu_seqlens_q,
                                                   longest, longest_k, options)

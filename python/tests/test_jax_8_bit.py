@@ -125,6 +125,18 @@ def test_vmap_of_packed_sequences_and_of_sinks(kind):
     for i in range(2): same(found[i], call(q[i], k[i], v[i]))
 
 
+def test_vmap_of_scales_and_means_alone():
+    q, k, v = map(jnp.asarray, stored("float8_e4m3fn"))
+    factors = jnp.array([0.5, 3])
+    found = jax.vmap(lambda x: attention(q, k, v, scale_q=1, scale_k=x, scale_v=1))(factors)
+    for x, factor in zip(found, factors): same(x, attention(q, k, v, scale_q=1, scale_k=factor, scale_v=1))
+    means = jnp.asarray(drawn(3, (2, 2, 1, HEADS_KV, DIM)))
+    def with_means(mean, sink): return attention(q, k, v, mean_k=mean, mean_v=-mean, sink=sink, **ONES)
+    sinks = jnp.arange(2.0 * HEADS).reshape(2, HEADS)
+    found = jax.vmap(with_means)(means, sinks)
+    for x, mean, sink in zip(found, means, sinks): same(x, with_means(mean, sink))
+
+
 @pytest.mark.parametrize("explicit", [False, True])
 @pytest.mark.parametrize("kind", ["one", "blocks", "heads columns", "rows"])
 def test_over_several_devices(kind, explicit):
