@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Claims: every preset is in the library from the compiler of CUDA 13, those of presets/cuda12.txt also from that of
-// CUDA 12; each fits the host code, takes the registers and spills that presets/registers.txt says, and is unpacked in a
-// moment. For builds with FROGHOPPER_PRESETS=ON and both compilers alone.
+// CUDA 12; each fits the host code, takes the registers and spills that presets/registers.txt says, and is unpacked in
+// a moment. For builds with FROGHOPPER_PRESETS=ON and both compilers alone.
 #include <gtest/gtest.h>
 #include <time.h>
 

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from froghopper import jax as single
 from froghopper._errors import InvalidProblem
+from froghopper._jax_arrays import vary, varying_alike, varying_axes
 from froghopper._values import flag, plain, shown
 from froghopper._xla import Options
 
@@ -123,9 +124,9 @@ def chunks_of(x: Array, devices: int, axis: int) -> list[Array]:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def ring(setup: Setup, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
     """(o, lse) of this device's rows."""
-    axes = tuple(sorted(single.varying_axes(q)))
-    o = single.vary(jnp.zeros((*q.shape[:3], v.shape[3]), jnp.float32), axes)
-    lse = single.vary(jnp.full((q.shape[0], q.shape[2], q.shape[1]), -jnp.inf, jnp.float32), axes)
+    axes = tuple(sorted(varying_axes(q)))
+    o = vary(jnp.zeros((*q.shape[:3], v.shape[3]), jnp.float32), axes)
+    lse = vary(jnp.full((q.shape[0], q.shape[2], q.shape[1]), -jnp.inf, jnp.float32), axes)
     words: dict[str, Any] = dict(scale=setup.scale, softcap=setup.softcap)
     o, lse = single.attention(q, k, v, causal=setup.causal, accumulate=(o, lse), **words)
     for peer in peers(setup):
@@ -155,8 +156,8 @@ def backward(setup: Setup, kept: tuple[Array, ...], grads: tuple[Array, Array]) 
         options = Options(causal=causal, window=(-1, -1), scale=setup.scale, softcap=setup.softcap,
                           deterministic=setup.deterministic)
         rest = cut(grads[0], at.row, at.rows), cut(grads[1], at.row, at.rows, 2)
-        found, = single.backward(options, ("o", "lse"), (single.varying_alike(given), cut(o, at.row, at.rows),
-                                                         cut(lse, at.row, at.rows, 2)), rest)
+        kept = varying_alike(given), cut(o, at.row, at.rows), cut(lse, at.row, at.rows, 2)
+        found, = single.backward(options, ("o", "lse"), kept, rest)
         for name in "qkv": yield jnp.asarray(found[name], jnp.float32)
 
     dq, dk, dv = part(Piece(0, rows, 0, rows), setup.causal)

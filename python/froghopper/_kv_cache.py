@@ -17,7 +17,7 @@ from froghopper import _torch_traced as traced
 from froghopper._call import cached, check_rank, whole_number
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._flash_words import WHOLE, check_tangents, window_of, without_gradients
-from froghopper._pages import from_left
+from froghopper._pages import from_left, packed_from_left, slots_of
 from froghopper._torch_calls import FLOAT8, check_dense, check_place, check_tensor, kind
 from froghopper._torch_kinds import BARE, check_kinds
 from froghopper._torch_ops import PLAIN
@@ -80,10 +80,10 @@ def refuse_gradients(tensors: tuple[Any, ...]) -> None:
     else: of_pages.refuse_gradients(given, "flash_attn_with_kvcache")
 
 
-def within(bound: Any, pages: Tensor, table: Tensor) -> Any:
+def within(bound: Any, pages: Tensor, table: Tensor | None) -> Any:
     """A bound on the keys of a sequence, at most those that its pages hold: engines give those of a model."""
-    if type(bound) is not int or pages.ndim != 4 or table.ndim != 2: return bound
-    return min(bound, pages.shape[1] * table.shape[1])
+    if type(bound) is not int or pages.ndim != 4 or table is not None and table.ndim != 2: return bound
+    return min(bound, rows_of(pages, table))
 
 
 def rows_of(k_cache: Tensor, table: Tensor | None) -> int:
@@ -208,6 +208,10 @@ def try_once(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, table: T
             attend_to_pages(q[:0], k_cache, v_cache, table[:0], used[:0],
                             None if cache_leftpad is None else cache_leftpad[:0],
                             used.new_zeros(1) if q.ndim == 3 else None, max_seqlen_q, None, given)
+        elif cache_leftpad is not None:
+            slots_of(k_cache, v_cache)
+            attend_from_left(q[:0], k_cache[:0], v_cache[:0], used[:0], cache_leftpad[:0],
+                             used.new_zeros(1) if q.ndim == 3 else None, max_seqlen_q, None, given)
         else: attention(q[:0], k_cache[:0], v_cache[:0], seqused_kv=used[:0], return_lse=True, **given)
         return True
     cached(_tried, key, call)
@@ -292,8 +296,8 @@ def reshape_and_cache_flash(key: Tensor, value: Tensor, key_cache: Tensor, value
     value_cache    else torch.uint8 or the float8 type
     slot_mapping   [slots] int64: page * page_size + row; negative: the token is padding
     kv_cache_dtype "auto", "float16" or "bfloat16"; or "fp8" and "fp8_e4m3", or "fp8_e5m2": key / k_scale is stored
-    k_scale        one number, [1] or [heads] float32; read with fp8 alone. Of v likewise
-    v_scale
+    k_scale        one number, [1] or [heads] float32; read with fp8 alone. Or [pages, page_size, heads] float32: each
+    v_scale        row of a head gets a scale of its own, which is written there. Of v likewise
 
     It is froghopper.torch.append_kv with other words, which checks what it is given.
     """
@@ -337,13 +341,42 @@ def attend_to_pages(q: Tensor, k_cache: Tensor, v_cache: Tensor, table: Tensor, 
     """(out, lse) of q to the pages that table [batch, columns] names; used: None where all rows count."""
     options = {name: value for name, value in options.items() if name != "deterministic"}  # it always is
     if cache_leftpad is not None:
-        rows = table.shape[1] * k_cache.shape[1]
-        used = torch.full_like(cache_leftpad, rows) if used is None else used.clamp(max=rows)
+        used = left_over(used, cache_leftpad, rows_of(k_cache, table))
         k_cache, v_cache, table = from_left(k_cache, v_cache, table, cache_leftpad)
-        used = (used - cache_leftpad.clamp(min=0)).clamp(min=0)
     return paged_attention(*without_gradients(q, k_cache, v_cache), table, seqused_kv=used, cu_seqlens_q=cu_seqlens_q,
                            max_seqlen_q=None if cu_seqlens_q is None else max_seqlen_q, max_seqlen_kv=max_seqlen_k,
                            return_lse=True, **options)
+
+
+def left_over(used: Tensor | None, cache_leftpad: Tensor, rows: int) -> Tensor:
+    """How many keys count of sequences without their first ones; used: None where all rows count."""
+    used = torch.full_like(cache_leftpad, rows) if used is None else used.clamp(max=rows)
+    return (used - cache_leftpad.clamp(min=0)).clamp(min=0)
+
+
+def is_packed(q: Tensor, v_cache: Tensor, out: Tensor | None) -> bool:
+    """Whether q, out and a dense cache have rows that may be read as those of packed sequences. A scale of each
+    sequence of one row would look like one of each row."""
+    if v_cache.shape[1] < 2 or q.ndim == 4 and q.shape[1] == 0: return False
+    if out is None or q.ndim == 3: return True
+    if out.shape != (*q.shape[:3], v_cache.shape[-1]): return False  # which is said in the words of the caller
+    return out.shape[1] == 1 or out.stride(0) == out.shape[1] * out.stride(1)
+
+
+def attend_from_left(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor | None, cache_leftpad: Tensor,
+                     cu_seqlens_q: Tensor | None, max_seqlen_q: int | None, max_seqlen_k: int | None,
+                     options: dict[str, Any]) -> Any:
+    """(out, lse) of q to a dense cache for which is_packed; sequence b begins at its row cache_leftpad[b]."""
+    rows, batch = k_cache.shape[1], q.shape[0]
+    k, v, begins = packed_from_left(k_cache, v_cache, cache_leftpad)
+    words = options | dict(cu_seqlens_kv=begins, seqused_kv=left_over(used, cache_leftpad, rows), return_lse=True,
+                           max_seqlen_kv=rows if max_seqlen_k is None else max_seqlen_k)
+    if cu_seqlens_q is not None:
+        return attention(q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, **words)
+    begins_q = torch.arange(0, batch * q.shape[1] + 1, q.shape[1], dtype=torch.int32, device=q.device)
+    if options.get("out") is not None: words["out"] = options["out"].flatten(0, 1)
+    found, lse = attention(q.flatten(0, 1), k, v, cu_seqlens_q=begins_q, max_seqlen_q=q.shape[1], **words)
+    return found.unflatten(0, (batch, q.shape[1])), lse.unflatten(1, (batch, q.shape[1])).transpose(0, 1)
 
 
 def get_scheduler_metadata(batch_size: int, max_seqlen_q: int, max_seqlen_k: int, num_heads_q: int, num_heads_kv: int,

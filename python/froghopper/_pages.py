@@ -52,6 +52,15 @@ def from_left(k: Tensor, v: Tensor, table: Tensor, begin: Tensor) -> tuple[Tenso
     return slots_k, slots_v, (pages * step + at % page).to(torch.int32)
 
 
+def packed_from_left(k: Tensor, v: Tensor, begin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A dense cache whose sequences begin at row begin[b] of their part of it: all of it as packed rows [total, heads,
+    dim], and where sequences begin, as cu_seqlens_kv beside seqused_kv says it."""
+    slots_k, slots_v, step = slots_of(k, v)
+    first = torch.arange(0, k.shape[0] * step, step, dtype=torch.int32, device=begin.device)
+    begins = torch.nn.functional.pad(first + begin.clamp(0, k.shape[1]), (0, 1), value=slots_k.shape[0])
+    return slots_k.squeeze(1), slots_v.squeeze(1), begins
+
+
 def rows_apart(x: Tensor) -> Tensor:
     """The pool [pages, page_size, heads, dim] as it lies, with strides of dimensions of one number that are multiples
     of the others: engines leave any there, and a GPU's tensor maps take multiples of 16 bytes."""

@@ -26,7 +26,7 @@ from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from froghopper import _c
-from froghopper._call import Packed, Window, describe, plan_of
+from froghopper._call import Packed, Types, Window, describe, plan_of
 from froghopper._errors import LibraryNotFound, NoDevice, Unsupported
 from froghopper._library import library
 
@@ -45,16 +45,13 @@ DIMS = {
     "o": ("b s (h g) e", "s (h g) e"), "lse": ("b (h g) s", "(h g) s"), "sink": ("(h g)", "(h g)"),
     "cu_seqlens_q": ("", "m"), "cu_seqlens_kv": ("", "m"), "seqused_q": ("b", "n"), "seqused_kv": ("b", "n"),
     "alibi_slopes": ("b (h g)", "n (h g)"), "max_logit": ("b (h g)", "n (h g)"),
-    "gate": ("b s (h g) e", "s (h g) e"),
+    "gate": ("b s (h g) e", "s (h g) e"), "scale_q": ("b c (h g)", "n c (h g)"), "scale_k": ("b u h", "n u h"),
+    "scale_v": ("b u h", "n u h"), "mean_k": ("b h d", "n h d"), "mean_v": ("b h e", "n h e"),
 }
-ROWS_AND_COLUMNS = "stdemn"  # and lengths of packed sequences: they stay whole
+OF_TOKENS = ("b t h", "t h")  # scales of each row of k and v
+ROWS_AND_COLUMNS = "stdemncu"  # and lengths of packed sequences, blocks of rows of q, k and v: they stay whole
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv")
-
-
-def dims_of(name: str, packed: bool) -> list[str]:
-    """Names of the dimensions of an array; a gradient has those of what it is the gradient of."""
-    words = DIMS[name.removeprefix("grad_")][packed].replace(Q_HEADS, "hg").split()
-    return [Q_HEADS if word == "hg" else word for word in words]
+SCALES = ("scale_q", "scale_k", "scale_v", "mean_k", "mean_v")
 
 
 class Options(NamedTuple):
@@ -70,6 +67,7 @@ class Options(NamedTuple):
     attention_chunk: int = 0
     invariant: bool = False
     max_sms: int = 0
+    types: Types | None = None
 
 
 class Kind(NamedTuple):
@@ -88,6 +86,14 @@ class Kind(NamedTuple):
 
     @property
     def packed(self) -> bool: return "cu_seqlens_q" in self.names
+
+    def dims_of(self, name: str) -> list[str]:
+        """Names of the dimensions of an array; a gradient has those of what it is the gradient of."""
+        dims, types = DIMS[name.removeprefix("grad_")], self.options.types
+        if types and types.scale_tokens and name in ("scale_k", "scale_v"): dims = OF_TOKENS
+        elif types and types.scale_v_columns and name == "scale_v": dims = DIMS["mean_v"]
+        words = dims[self.packed].replace(Q_HEADS, "hg").split()
+        return [Q_HEADS if word == "hg" else word for word in words]
 
     def problem(self, arrays: Sequence[Any]) -> _c.Problem:
         """arrays: anything with shapes and types. Raises what describe raises."""
@@ -109,7 +115,9 @@ class Kind(NamedTuple):
         batch = of["cu_seqlens_q"].shape[0] - 1 if self.packed else q.shape[0]
         shapes = {"o": (*q.shape[:-1], v.shape[-1]), "max_logit": (batch, q.shape[-2]),
                   "lse": (q.shape[1], q.shape[0]) if self.packed else (q.shape[0], q.shape[2], q.shape[1])}
-        return [(shapes[name], q.dtype if name == "o" and not self.merges else jnp.dtype("float32")) if name in shapes
+        types = self.options.types
+        of_o = jnp.dtype("float32" if self.merges else types.o if types else q.dtype)
+        return [(shapes[name], of_o if name == "o" else jnp.dtype("float32")) if name in shapes
                 else (of[name.removeprefix("grad_")].shape, of[name.removeprefix("grad_")].dtype)
                 for name in self.results]
 
@@ -168,7 +176,7 @@ def one_by_one(kind: Kind, are_batched: Sequence[bool], arrays: Sequence[jax.Arr
 def larger(kind: Kind, size: int, are_batched: Sequence[bool], arrays: Sequence[jax.Array], into: str) -> Arrays:
     """One call whose dimension `into` ("b" or "h") counts examples too."""
     def axis_of(name: str) -> int | None:
-        dims = dims_of(name, kind.packed)
+        dims = kind.dims_of(name)
         wanted = (into, Q_HEADS) if into == "h" else (into,)
         return next((i - len(dims) for i, dim in enumerate(dims) if dim in wanted), None)
 
@@ -200,9 +208,9 @@ class Spread(NamedTuple):
     heads: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
 
-    def spec(self, name: str, packed: bool) -> PartitionSpec:
+    def spec(self, name: str, kind: Kind) -> PartitionSpec:
         of = {"b": self.batch, "h": self.heads, Q_HEADS: self.heads + self.group}
-        return PartitionSpec(*(of.get(dim) or None for dim in dims_of(name, packed)))
+        return PartitionSpec(*(of.get(dim) or None for dim in kind.dims_of(name)))
 
 
 def spread_of(kind: Kind, mesh: Any, q: Any, k: Any) -> Spread:
@@ -234,7 +242,7 @@ def partitioned(kind: Kind, heads: int, group: int) -> Function:
     def shardings(mesh: Any, arrays: Sequence[Any]) -> tuple[Spread, list[NamedSharding], tuple[NamedSharding, ...]]:
         of = dict(zip(kind.names, arrays))
         spread = spread_of(kind, mesh, of["q"], of["k"])
-        given, found = ([NamedSharding(mesh, spread.spec(name, kind.packed)) for name in names]
+        given, found = ([NamedSharding(mesh, spread.spec(name, kind)) for name in names]
                         for names in (kind.names, kind.results))
         return spread, given, tuple(found)
 
@@ -260,7 +268,7 @@ def shardy_rule(kind: Kind, heads: int, group: int, axes: Iterable[int]) -> tupl
     elif heads == 1: heads_q = "g"
     elif any(heads % axis for axis in axes): heads_q = "i"
     else: heads_q, sizes = Q_HEADS, {"g": group}
-    given, found = (", ".join(" ".join(dims_of(name, kind.packed)).replace(Q_HEADS, heads_q) for name in names)
+    given, found = (", ".join(" ".join(kind.dims_of(name)).replace(Q_HEADS, heads_q) for name in names)
                     for names in (kind.names, kind.results))
     whole = tuple(dim for dim in dict.fromkeys(given) if dim in ROWS_AND_COLUMNS)  # in this order: Shardy asks for it
     return f"{given} -> {found}", {"need_replication_factors": whole, **sizes}
@@ -271,7 +279,7 @@ def in_explicit_mesh(kind: Kind, function: Function, arrays: dict[str, jax.Array
     types = [jax.typeof(x) for x in arrays.values()]
     sharding = types[kind.names.index("q")].sharding
     spread = spread_of(kind, sharding.mesh, types[kind.names.index("q")], types[kind.names.index("k")])
-    found = tuple(NamedSharding(sharding.mesh, spread.spec(name, kind.packed)) for name in kind.results)
+    found = tuple(NamedSharding(sharding.mesh, spread.spec(name, kind)) for name in kind.results)
     return jax.sharding.auto_axes(function, out_sharding=found if len(found) > 1 else found[0])(arrays)
 
 

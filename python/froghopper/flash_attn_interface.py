@@ -340,10 +340,10 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     page_table is right: new rows that have no place in it are dropped, and a sequence has no fewer rows than 0 and no
     more than the cache. One that has none, as with a length of -1, has out = 0 and lse = -inf.
 
-    The cache is never copied: with cache_batch_idx, cache_leftpad or cu_seqlens_q its sequences are read as pages, and
-    with cache_leftpad page_table is written anew, one number a row. Returns out, shaped as q with the columns of v;
-    with return_softmax_lse a tuple of four as FlashAttention-3 does, (out, lse, empty, empty): the last two are partial
-    results of splits there, and here there are none.
+    The cache is never copied: with cache_batch_idx or cu_seqlens_q its sequences are read as pages, and with
+    cache_leftpad as packed ones. cache_leftpad beside cache_batch_idx or page_table writes a table, one number a row.
+    Returns out, shaped as q with the columns of v; with return_softmax_lse a tuple of four as FlashAttention-3 does,
+    (out, lse, empty, empty): the last two are partial results of splits there, and here there are none.
     """
     refuse(qv=qv)
     if return_softmax_lse is not True and return_softmax_lse is not False:
@@ -371,7 +371,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     found: Tensor
     lse: Tensor
     with torch.no_grad() if torch.is_grad_enabled() else contextlib.nullcontext():
-        if table is None and not cache_batch_idx is cache_leftpad is cu_seqlens_q is None:
+        from_left = cache_leftpad is not None and table is None and cache_batch_idx is None
+        from_left = from_left and kv_cache.is_packed(q, v_cache, out)
+        if table is None and not from_left and not cache_batch_idx is cache_leftpad is cu_seqlens_q is None:
             table = table_of(k_cache.shape[0], batch, cache_batch_idx, q)
         elif table is not None and cache_batch_idx is not None:
             table = table[cache_batch_idx.clamp(0, len(table) - 1).long()]
@@ -379,12 +381,16 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
             kv_cache.try_once(q, k_cache, v_cache, used, table, cache_leftpad, longest, options)
             q, given = kv_cache.append_and_rotate(q, k_cache, v_cache, columns(k), columns(v), used, table,
                                                   cu_seqlens_q, cu_seqlens_k_new, rotary)
-        if table is not None:
-            longest_k = kv_cache.within(length_of("max_seqlen_k", max_seqlen_k), k_cache, table)
+        longest_k = kv_cache.within(length_of("max_seqlen_k", max_seqlen_k), k_cache, table)
+        if from_left and cache_leftpad is not None:
+            found, lse = kv_cache.attend_from_left(q, k_cache, v_cache, given, cache_leftpad, cu_seqlens_q, longest,
+                                                   longest_k, options)
+        elif table is not None:
             found, lse = kv_cache.attend_to_pages(q, k_cache, v_cache, table, given, cache_leftpad, cu_seqlens_q,
                                                   longest, longest_k, options)
         else: found, lse = attention(q, k_cache, v_cache, seqused_kv=given, return_lse=True, **options)
-    return (found, lse, lse.new_empty(0), lse.new_empty(0)) if return_softmax_lse else found
+    if not return_softmax_lse: return found
+    return found, lse.contiguous(), lse.new_empty(0), lse.new_empty(0)
 
 
 def in_pages(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, options: dict[str, Any], **lengths: Any) -> Any:

@@ -23,14 +23,16 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import jax
-import numpy as np
 
-from froghopper._call import DTYPES, Window, cached, check_held, check_rank
-from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._call import Window, cached, check_rank
+from froghopper._errors import Error, Unsupported
+from froghopper._jax_8_bit import type_of_o, with_scales
+from froghopper._jax_arrays import (HELD, Array, Given, bounds, check_sizes, checked, held_arrays, slopes_of,
+                                    varying_alike)
 from froghopper._library_words import in_python
-from froghopper._values import Align, flag, plain, shown, type_of, whole_number, wrong_shape
+from froghopper._values import Align, flag, plain
 from froghopper._words import again, too_many
-from froghopper._xla import LENGTHS, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
+from froghopper._xla import LENGTHS, SCALES, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
 
 if TYPE_CHECKING: from froghopper import _jax_context_parallel as context_parallel
 
@@ -40,11 +42,8 @@ __all__ = ["attention", "context_parallel"]
 def __dir__() -> list[str]: return sorted(__all__)
 
 
-Array: TypeAlias = jax.Array
-Given: TypeAlias = dict[str, Array]
-ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink", "o", "lse", "alibi_slopes", "max_logit", "gate")  # o ...: of accumulate
-HELD = {"o": "accumulate[0]", "lse": "accumulate[1]", "max_logit": "accumulate[2]"}  # as a user knows them
-FLOATS = ("sink", "o", "lse", "alibi_slopes", "max_logit")
+Scale: TypeAlias = float | Array | None
+ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink", "o", "lse", "alibi_slopes", "max_logit", "gate", *SCALES)
 
 
 @overload
@@ -55,6 +54,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               return_lse: Literal[False] = ..., deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
+              scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ...,
               return_max_logit: Literal[False] = ...) -> Array: ...
 
 
@@ -66,6 +67,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               return_lse: Literal[True], deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
+              scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ...,
               return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
@@ -77,6 +80,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               return_lse: Literal[False] = ..., deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
+              scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ...,
               return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
 
 
@@ -88,6 +93,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               return_lse: Literal[True], deterministic: bool = ..., align: Align = ..., accumulate: None = ...,
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
+              scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ...,
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
@@ -99,6 +106,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               return_lse: bool = ..., deterministic: bool = ..., align: Align = ..., accumulate: tuple[Array, ...],
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
+              scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ...,
               return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
@@ -110,6 +119,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               return_lse: bool = ..., deterministic: bool = ..., align: Align = ..., accumulate: tuple[Array, ...],
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
+              scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ...,
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
@@ -121,6 +132,8 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
               accumulate: tuple[Array, ...] | None = None,
               alibi_slopes: Array | None = None, attention_chunk: int = 0, invariant: bool = False,
               return_max_logit: bool = False, max_sms: int = 0, gate: Array | None = None,
+              scale_q: Scale = None, scale_k: Scale = None, scale_v: Scale = None, out_dtype: Any = None,
+              mean_k: Array | None = None, mean_v: Array | None = None,
               **others: Any) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
 
@@ -158,6 +171,14 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
     max_sms        SMs of a GPU, or threads of a CPU, that it may use; 0 for all
     gate           shape and type of o, which is multiplied by 1 / (1 + exp(-gate)) before it is rounded; lse and
                    max_logit are without it. It has a gradient. Without accumulate
+    scale_*        q, k and v may be float8_e4m3fn or float8_e5m2, or k and v beside q in float16 or bfloat16: what
+                   their numbers are multiplied by: a number, or float32 [] for one; [batch, heads]; [batch, blocks,
+                   heads, 1] for blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim];
+                   scale_k and scale_v for each row, shaped as k without its columns (on a GPU beside 16-bit q). No
+                   gradients
+    out_dtype      beside 8-bit k and v: the type of o; None for that of q, or bfloat16 beside 8-bit q
+    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, what every row of a sequence has beside its stored
+                   numbers times their scales; both or none
 
     Everything but arrays is static. Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of
     q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, with
@@ -171,15 +192,20 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
         made: Array | tuple[Array, ...] = again(attention, "jax", locals())
         return made
     return_lse, return_max_logit = flag("return_lse", return_lse), flag("return_max_logit", return_max_logit)
+    sides = {"scale_q": scale_q, "scale_k": scale_k, "scale_v": scale_v, "mean_k": mean_k, "mean_v": mean_v}
+    of_o = type_of_o(q, k, v, out_dtype, sides, accumulate is not None)
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
              "seqused_q": seqused_q, "seqused_kv": seqused_kv, "sink": sink,
              **held_arrays(accumulate, return_max_logit), "alibi_slopes": alibi_slopes, "gate": gate}
-    arrays = {name: checked(name, array, q) for name, array in given.items()
+    arrays = {name: checked(name, array, q, of_o) for name, array in given.items()
               if array is not None or name in ("q", "k", "v", *HELD)}
     if alibi_slopes is not None:
         check_rank("q", arrays["q"].shape, cu_seqlens_q is not None)
         arrays["alibi_slopes"] = slopes_of(arrays)
-    options = Options(**bounds(arrays, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv) | plain(
+    most = bounds(arrays, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv)
+    types, scales = with_scales(arrays, sides, of_o, **most) if of_o else (None, {})
+    arrays |= scales
+    options = Options(types=types, **most, **plain(
         causal=causal, window=window, softcap=softcap, scale=scale, align=align, deterministic=deterministic,
         attention_chunk=attention_chunk, invariant=invariant, max_sms=max_sms))
     key = (options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
@@ -191,22 +217,6 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
         if isinstance(error, Error) or "fh_attention: " not in str(error): raise
         raise type(error)(in_python(str(error).replace("fh_attention: ", ""))) from None
     return found
-
-
-def slopes_of(arrays: Given) -> Array:
-    """A row for each sequence."""
-    slopes, q = jax.lax.stop_gradient(arrays["alibi_slopes"]), arrays["q"]
-    batch = arrays["cu_seqlens_q"].shape[0] - 1 if "cu_seqlens_q" in arrays else q.shape[0]
-    if slopes.ndim == 1: slopes = jax.numpy.broadcast_to(slopes, (batch, *slopes.shape))
-    if slopes.shape == (batch, q.shape[-2]): return slopes
-    raise InvalidTensor("alibi_slopes must have the shape [heads_q] or [batch, heads_q], here "
-                        f"{[batch, q.shape[-2]]}, but has {list(arrays['alibi_slopes'].shape)}. Use "
-                        f"alibi_slopes.reshape({q.shape[-2]}).")
-
-
-def held_arrays(given: Any, with_max_logit: bool) -> Given:
-    """o and lse of accumulate, and max_logit."""
-    return {} if given is None else dict(zip(check_held(given, with_max_logit, "arrays"), given))
 
 
 _fit: dict[Hashable, bool] = {}  # what was checked already, so that a call that is not traced costs less
@@ -254,6 +264,10 @@ def forward(options: Options, results: tuple[str, ...], arrays: Given) -> Any:
     if "o" in arrays:
         raise Unsupported("accumulate is given and a gradient is asked for; what is merged has none. Merge (o, lse) of "
                           "attention(..., return_lse=True) yourself.")
+    if options.types:
+        raise Unsupported(f"a gradient is asked for and k is {options.types.kv}; gradients are computed of float16, "
+                          "bfloat16 and float32. Multiply q, k and v by their scales in one of these and give no "
+                          "scales, or give jax.lax.stop_gradient of every array.")
     all_results = results_of(True, "max_logit" in results)
     found = dict(zip(all_results, compute(kind_of(options, arrays, all_results), tuple(arrays.values()))))
     asked = tuple(found[name] for name in results)
@@ -273,95 +287,6 @@ def backward(options: Options, results: tuple[str, ...], kept: tuple[Given, Arra
 
 
 differentiable.defvjp(forward, backward)
-
-
-def checked(name: str, array: Any, q: Any) -> Array:
-    """An array of JAX (or NumPy, which JAX takes too) of the type that this argument has."""
-    said = HELD.get(name, name)
-    if isinstance(array, np.ma.MaskedArray):
-        raise InvalidType(f"{said} must be an array without a mask, which would be lost, but is a "
-                          f"{type(array).__name__}. Use {said}.filled(0).")
-    if not isinstance(array, (jax.Array, np.ndarray)):
-        out = f"Give {said}" if array is None else f"Use jax.numpy.asarray({said})"
-        raise InvalidType(f"{said} must be an array of JAX, but is {type_of(array)}. {out}.")
-    if not array.dtype.isnative:
-        raise InvalidType(f"{said} must have this machine's byte order, but is {array.dtype}. Use "
-                          f"{said}.astype({said}.dtype.newbyteorder(\"=\")).")
-    if name in LENGTHS:
-        if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 1: return lengths_of(array)
-        raise InvalidType(f"{name} must be a list of whole numbers, but is {array.dtype.name} with the shape "
-                          f"{list(array.shape)}. Use {name}.astype(\"int32\").ravel().")
-    if name == "q" and array.dtype.name not in DTYPES:
-        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {array.dtype.name}. Use "
-                          "q.astype(\"float32\"), on a GPU \"bfloat16\", and k and v likewise.")
-    wanted = "float32" if name in FLOATS else getattr(q, "dtype", array.dtype).name
-    if array.dtype.name == wanted: return array if isinstance(array, jax.Array) else jax.numpy.asarray(array)
-    why = "it is float32" if name in FLOATS else f"q is {wanted}, and they have the same type"
-    raise InvalidType(f"{said} must be {wanted}{'' if name in FLOATS else ', as q is'}, but is {array.dtype.name}. "
-                      f"Use {said}.astype(\"{wanted}\").")
-
-
-def lengths_of(array: Any) -> Array:
-    """As int32. What does not fit becomes the nearest number that does, and the library says that it is no length."""
-    if array.dtype.itemsize >= 4 and array.dtype != np.int32:
-        ends = np.iinfo(np.int32)
-        of = np if isinstance(array, np.ndarray) else jax.numpy
-        low = 0 if array.dtype.kind == "u" else ends.min
-        array = of.clip(array, of.asarray(low, array.dtype), of.asarray(ends.max, array.dtype))
-    return jax.numpy.asarray(array, np.int32)
-
-
-def bounds(arrays: Given, **given: int | None) -> dict[str, Any]:
-    """The largest lengths, which only packed sequences have; both cu_seqlens are there or none, equally long."""
-    ends = [name for name in ("cu_seqlens_q", "cu_seqlens_kv") if name in arrays]
-    if len(ends) == 1:
-        other = {"cu_seqlens_q": "cu_seqlens_kv", "cu_seqlens_kv": "cu_seqlens_q"}[ends[0]]
-        raise InvalidProblem(f"cu_seqlens_q and cu_seqlens_kv must be given together, but {other} is None. Give "
-                             f"{other}.")
-    for name, bound in given.items():
-        if bound is None or ends: continue
-        raise InvalidProblem(f"{name} must be None without cu_seqlens, but is {shown(bound)}. Leave it out.")
-    counts = [arrays[name].shape[0] for name in ends]
-    if 0 in counts:
-        raise InvalidProblem(f"{ends[counts.index(0)]} must have one number more than there are sequences, but has "
-                             "0. Use [0] for no sequence.")
-    if ends and counts[0] != counts[1]:
-        raise InvalidProblem("cu_seqlens_q and cu_seqlens_kv must have one number more than there are sequences, but "
-                             f"have {counts[0]} and {counts[1]}. Make them equally long.")
-    return {name: None if bound is None else whole_number(name, bound) for name, bound in given.items()}
-
-
-def check_sizes(arrays: Given) -> None:
-    """Of seqused, sink and accumulate; the shapes of q, k and v are right."""
-    q = arrays["q"]
-    batch = arrays["cu_seqlens_q"].shape[0] - 1 if "cu_seqlens_q" in arrays else q.shape[0]
-    rows = (q.shape[1], q.shape[0]) if q.ndim == 3 else (q.shape[0], q.shape[2], q.shape[1])
-    for name, shape in (("seqused_q", (batch,)), ("seqused_kv", (batch,)), ("sink", (q.shape[-2],)),
-                        ("o", (*q.shape[:-1], arrays["v"].shape[-1])), ("lse", rows),
-                        ("max_logit", (batch, q.shape[-2])), ("gate", (*q.shape[:-1], arrays["v"].shape[-1]))):
-        if name in arrays and arrays[name].shape != shape:
-            wrong_shape(HELD.get(name, name), arrays[name].shape, shape)
-
-
-def varying_alike(arrays: Given) -> Given:
-    """In a shard_map that keeps track of what varies along which axes: all arrays vary along those of any."""
-    if not any(isinstance(x, jax.core.Tracer) for x in arrays.values()): return arrays
-    axes = {name: varying_axes(x) for name, x in arrays.items()}
-    every = frozenset[str]().union(*axes.values())
-    return {name: vary(x, tuple(sorted(every - axes[name]))) for name, x in arrays.items()}
-
-
-def varying_axes(array: Array) -> frozenset[str]:
-    """As the type of the array says, in each JAX in its own way."""
-    type_of: Any = jax.typeof(array) if hasattr(jax, "typeof") else None
-    if hasattr(type_of, "manual_axis_type"): return frozenset(type_of.manual_axis_type.varying)
-    return frozenset(getattr(type_of, "vma", ()))
-
-
-def vary(array: Any, axes: tuple[str, ...]) -> Any:
-    if not axes: return array
-    if hasattr(jax.lax, "pcast"): return jax.lax.pcast(array, axes, to="varying")
-    return getattr(jax.lax, "pvary")(array, axes)  # what it was called before
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,9 @@ prefill, decode and the verification of drafts, from pages that are read where t
 
     heads and dims        GQA, MQA; head dims that are multiples of 8, up to 512, and V's own
     caches                [blocks, heads, block, dim of K and V] in any physical order, [2, blocks, block, heads, dim];
-                          float16, bfloat16, e4m3 and e5m2 beside a 16-bit q, with a scale of the tensor or of each head
+                          float16, bfloat16, e4m3 and e5m2 beside a 16-bit q, with a scale of the tensor or of each
+                          head. fp8_per_token_head is e4m3, and each row of a head has scales, which are computed when
+                          it is written; only where vLLM asks the backend for the bytes of a row
     masks and scores      causal and not, sliding windows, softcap, sinks, ALiBi; encoders and cross attention
     batch invariance      VLLM_BATCH_INVARIANT=1, with 16-bit caches and head dims up to 256
     CUDA graphs           always: lengths, starts and tables are read by the kernels, and nothing waits
@@ -20,7 +22,7 @@ NotImplementedError.
 New keys go to the pages by flash_attn_interface.reshape_and_cache_flash.
 """
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -36,7 +38,11 @@ from froghopper._values import number, whole_number
 from froghopper._words import named_by
 from froghopper.torch import attention, paged_attention
 
-FLOAT8 = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+OF_ROWS = "fp8_per_token_head"  # a cache of which each row of a head has its own scales
+FLOAT8 = {"fp8": torch.float8_e4m3fn, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2,
+          OF_ROWS: torch.float8_e4m3fn}
+FLOAT8_DIMS = 16  # head dims of 8-bit caches are multiples of it
+SCALE_BYTES = 16  # behind K and V of a row: their scales, 4 bytes each, and a gap, as kernels copy 16 bytes at once
 INVARIANT_DIM = 256  # the largest head dim of Hopper kernels with invariant
 # Arguments of froghopper.torch -> what a layer of vLLM was made with, and is given in a step.
 NAMES = {"q": "query", "k": "kv_cache", "v": "kv_cache", "out": "output", "sink": "sinks", "softcap": "logits_soft_cap",
@@ -55,7 +61,8 @@ def __dir__() -> list[str]: return sorted(__all__)
 class Backend(AttentionBackend):
     """What the backend can do, asked by vLLM before it is chosen."""
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
-    supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", "float16", "bfloat16", *FLOAT8]
+    supported_kv_cache_dtypes: ClassVar[list[Any]] = ["auto", "float16", "bfloat16", *(
+        name for name in FLOAT8 if name != OF_ROWS or hasattr(AttentionBackend, "customize_spec"))]
     forward_includes_kv_cache_update = False
     supports_kv_cache_update_bypass = True
 
@@ -73,6 +80,12 @@ class Backend(AttentionBackend):
                            cache_dtype_str: str = "auto") -> tuple[int, ...]:
         """Of versions that ask a backend for it; newer ones give [blocks, heads, block, dim of K and V]."""
         return 2, num_blocks, block_size, num_kv_heads, head_size
+
+    @classmethod
+    def customize_spec(cls, spec: Any) -> Any:
+        """How many bytes a row of a head takes, where they are not those of K and V alone."""
+        if spec.state_content_bytes is not None or spec.kv_quant_mode.name != OF_ROWS.upper(): return spec
+        return replace(spec, state_content_bytes=spec.head_size + spec.head_size_v + SCALE_BYTES)
 
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[Any]: return [MultipleOf(16)]
@@ -109,6 +122,8 @@ class Backend(AttentionBackend):
     def supports_combination(cls, head_size: int, dtype: torch.dtype, kv_cache_dtype: Any, block_size: int | None,
                              use_mla: bool, has_sink: bool, use_sparse: bool, use_mm_prefix: bool,
                              device_capability: Any) -> str | None:
+        if kv_cache_dtype in FLOAT8 and head_size % FLOAT8_DIMS:
+            return f"8-bit caches are there for head sizes that are multiples of {FLOAT8_DIMS} alone"
         if not envs.VLLM_BATCH_INVARIANT: return None
         if kv_cache_dtype in FLOAT8: return "batch invariance is there for float16 and bfloat16 caches alone"
         if head_size > INVARIANT_DIM: return f"batch invariance is there for head sizes up to {INVARIANT_DIM} alone"
@@ -196,7 +211,8 @@ class Impl(AttentionImpl[Metadata]):
             except Error as error: raise named_by(NAMES | {"k": "key", "v": "value"}, error) from None
             return output
         k, v = self.pools(kv_cache)
-        if k.dtype in FLOAT8.values():
+        if self.kv_cache_dtype == OF_ROWS: options |= dict(zip(("scale_k", "scale_v"), scales_of_rows(kv_cache)))
+        elif k.dtype in FLOAT8.values():
             shape = (its.block_table.shape[0], self.num_kv_heads)
             options |= dict(scale_k=layer._k_scale.expand(shape), scale_v=layer._v_scale.expand(shape))
         room = its.block_table.shape[1] * k.shape[1]
@@ -211,13 +227,17 @@ class Impl(AttentionImpl[Metadata]):
         """New keys and values to their slots; those of slots below 0 are not written."""
         if self.attn_type in (AttentionType.ENCODER, AttentionType.ENCODER_ONLY): return
         k, v = self.pools(kv_cache)
-        reshape_and_cache_flash(key, value, k, v, slot_mapping, self.kv_cache_dtype, layer._k_scale, layer._v_scale)
+        if self.kv_cache_dtype == OF_ROWS:
+            reshape_and_cache_flash(key, value, k, v, slot_mapping, "fp8", *scales_of_rows(kv_cache))
+        else:
+            reshape_and_cache_flash(key, value, k, v, slot_mapping, self.kv_cache_dtype, layer._k_scale, layer._v_scale)
 
     def pools(self, kv_cache: Tensor) -> tuple[Tensor, Tensor]:
         """K and V as [blocks, block, heads, dim], views."""
         if kv_cache.ndim == 5: k, v = kv_cache.unbind(0)
         else:
             both = kv_cache.transpose(1, 2)
+            if self.kv_cache_dtype == OF_ROWS: both = both[..., :-SCALE_BYTES]
             k, v = both[..., :self.head_size], both[..., self.head_size:]
         dtype = FLOAT8.get(self.kv_cache_dtype)
         if dtype is not None: k, v = k.view(dtype), v.view(dtype)
@@ -227,3 +247,9 @@ class Impl(AttentionImpl[Metadata]):
         if self.alibi_slopes is not None and self.alibi_slopes.device != device:
             self.alibi_slopes = self.alibi_slopes.to(device)
         return self.alibi_slopes
+
+
+def scales_of_rows(kv_cache: Tensor) -> list[Tensor]:
+    """Of K and of V as [blocks, block, heads] float32, views of what lies behind each row; Backend.customize_spec."""
+    floats = kv_cache.transpose(1, 2)[..., -SCALE_BYTES:].view(torch.float32)
+    return [floats[..., 0], floats[..., 1]]

@@ -67,3 +67,27 @@ def test_of_torch():
     for bounds in ({}, dict(max_seqlen_q=ROWS, max_seqlen_kv=CAPACITY)):
         o, lse = attention(*tensors, causal=True, return_lse=True, **words, **bounds)
         check(o.numpy(), lse.numpy(), wanted)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("new", [False, True])
+def test_flash_attn_with_kvcache_writes_no_table(monkeypatch, new, packed):
+    """Of a dense cache, also where results go to a tensor of the caller or rows are written first."""
+    torch = pytest.importorskip("torch", reason="froghopper.torch needs torch, which is not installed")
+    from froghopper import _kv_cache
+    from froghopper.flash_attn_interface import flash_attn_with_kvcache
+    monkeypatch.setattr(_kv_cache, "from_left", None)
+    q, k, v, wanted = case()
+    tensor = lambda x: torch.from_numpy(np.asarray(x).copy())
+    q, k, v, used, left = map(tensor, (q, k, v, LENGTHS.astype(np.int32), LEFTPAD.astype(np.int32)))
+    given = dict(cu_seqlens_q=torch.arange(BATCH + 1, dtype=torch.int32) * ROWS, max_seqlen_q=ROWS) if packed else {}
+    if packed: q = q.flatten(0, 1)
+    if new:
+        given |= {name: torch.stack([x[b, n - 1:n] for b, n in enumerate(LENGTHS)]).nan_to_num() for name, x in
+                  (("k", k), ("v", v))}
+        used -= 1
+    out = torch.full_like(q, 7)
+    found, lse, *_ = flash_attn_with_kvcache(q, k, v, cache_seqlens=used, cache_leftpad=left, causal=True,
+                                             return_softmax_lse=True, out=out, **given)
+    assert found.data_ptr() == out.data_ptr() and found.shape == q.shape and lse.is_contiguous()
+    check(out.numpy(), lse.numpy() if packed else lse.transpose(0, 1).flatten(1).numpy(), wanted)

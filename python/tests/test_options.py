@@ -237,22 +237,23 @@ def test_packed_lengths_reach_the_line(monkeypatch, package):
     assert {"b2", "sq77", "skv88", "varlen", "tq130", "tkv131"} <= set(found)
 
 
-@pytest.mark.parametrize("package", ("numpy", "torch"))
+@pytest.mark.parametrize("package", PACKAGES)
 def test_8_bit_arguments_reach_the_line(monkeypatch, package):
-    quantise = function(package, "quantise")
+    function(package)
+    quantise = function("torch" if package == "torch" else "numpy", "quantise")
     assert OF_8_BITS.keys() == arguments_of(package) & OF_8_BITS.keys()
-    if package == "numpy": pytest.importorskip("ml_dtypes", reason="8-bit arrays of NumPy have the types of ml_dtypes")
+    if package != "torch": pytest.importorskip("ml_dtypes", reason="8-bit arrays of NumPy have the types of ml_dtypes")
     arrays = drawn(np.float16)
     if package == "torch":
         import torch
         arrays = [torch.from_numpy(x) for x in arrays]
     given = quantise(*arrays, smooth=True)._asdict()
     columns = np.ones((BATCH, 1, HEADS_KV, DIM), np.float32)
-    given |= {"out_dtype": "float32"} if package == "numpy" else {"out_dtype": torch.float32}
+    given |= {"out_dtype": torch.float32 if package == "torch" else "float32"}
     line = line_of(monkeypatch, package, *(given.pop(name) for name in "qkv"), **given)
     for argument in OF_8_BITS.keys() - {"scale_v"}: assert OF_8_BITS[argument] in line.split(), (argument, line)
     given = quantise(*arrays)._asdict()
-    given["scale_v"] = columns if package == "numpy" else torch.from_numpy(columns)
+    given["scale_v"] = torch.from_numpy(columns) if package == "torch" else columns
     line = line_of(monkeypatch, package, *(given.pop(name) for name in "qkv"), **given)
     assert OF_8_BITS["scale_v"] in line.split()
 

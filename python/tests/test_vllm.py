@@ -5,6 +5,7 @@ GPU where there is one, against plain loops in fp64."""
 import importlib
 import inspect
 import types
+from dataclasses import dataclass
 
 import numpy as np
 import plain
@@ -61,6 +62,8 @@ class Step:
         bits = torch.uint8 if impl.kv_cache_dtype.startswith("fp8") else dtype
         shapes = {"packed": (blocks, BLOCK, HEADS_KV, 2 * DIM), "heads": (blocks, HEADS_KV, BLOCK, 2 * DIM),
                   "halves": plug.Backend.get_kv_cache_shape(blocks, BLOCK, HEADS_KV, DIM)}
+        if impl.kv_cache_dtype == plug.OF_ROWS:
+            shapes = {lie: (*shape[:-1], shape[-1] + plug.SCALE_BYTES) for lie, shape in shapes.items()}
         self.cache = torch.empty(shapes[lie], dtype=bits, device=device)
         self.cache.view(torch.uint8).fill_(255)  # NaN
         if lie == "packed": self.cache = self.cache.transpose(1, 2)  # [blocks, heads, block, K and V]
@@ -103,6 +106,17 @@ class Step:
         error = np.abs(found.double().cpu().numpy()[None] - exact)
         assert (error <= bound + 1e-30).all(), (error - bound).max()
 
+    def check_8_bits(self, found, k, v):
+        """k, v: what an 8-bit cache holds of each sequence."""
+        wanted = []
+        for b, n in enumerate(self.now):
+            seen = torch.ones(n, len(k[b]), dtype=torch.bool, device=self.device).tril(len(k[b]) - n)
+            q, *kv = (x.transpose(0, 1) for x in (self.q[int(self.starts[b]):int(self.starts[b]) + n].float(),
+                                                  *(x[b].repeat_interleave(2, 1) for x in (k, v))))
+            o = torch.nn.functional.scaled_dot_product_attention(q, *kv, scale=SCALE, attn_mask=seen)
+            wanted.append(o.transpose(0, 1))
+        torch.testing.assert_close(found.float(), torch.cat(wanted), rtol=2e-2, atol=2e-2)
+
 
 BATCHES = {"decode": ([33, 0, 16, 100], [1, 1, 1, 1]), "mixed": ([60, 31, 0, 9], [1, 20, 17, 3]),
            "idle": ([15, 0, 40], [1, 0, 4])}
@@ -144,13 +158,47 @@ def test_8_bit_cache(name, device):
     step = Step(impl, "packed", *BATCHES["mixed"], device, k_scale=[0.25, 0.5], v_scale=0.125)
     scales = torch.tensor([0.25, 0.5], device=device)[:, None], torch.tensor(0.125, device=device)
     k, v = ([(x.float() / scale).to(dtype).float() * scale for x in xs] for xs, scale in zip((step.k, step.v), scales))
-    found = step.run(impl)
-    wanted = [torch.nn.functional.scaled_dot_product_attention(
-        step.q[int(step.starts[b]):int(step.starts[b]) + n].transpose(0, 1).float(),
-        *(x[b].repeat_interleave(2, 1).transpose(0, 1) for x in (k, v)), scale=SCALE,
-        attn_mask=torch.ones(n, len(k[b]), dtype=torch.bool, device=device).tril(len(k[b]) - n)).transpose(0, 1)
-        for b, n in enumerate(step.now)]
-    torch.testing.assert_close(found.float(), torch.cat(wanted), rtol=2e-2, atol=2e-2)
+    step.check_8_bits(step.run(impl), k, v)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("lie", ["packed", "heads"])
+@pytest.mark.parametrize("batch", BATCHES)
+def test_scales_of_each_row(batch, lie, device):
+    """They are computed as rows are written, and lie behind their rows; what was never written is NaN."""
+    impl = impl_of(kv_cache_dtype="fp8_per_token_head")
+    step = Step(impl, lie, *BATCHES[batch], device)
+    def restored(x):
+        scale = x.float().abs().amax(-1, keepdim=True) / 448
+        return (x.float() / scale).to(torch.float8_e4m3fn).float() * scale
+    step.check_8_bits(step.run(impl), *([restored(x) for x in xs] for xs in (step.k, step.v)))
+    for xs, scales in zip((step.k, step.v), plug.scales_of_rows(step.cache)):
+        assert scales.shape == (40, BLOCK, HEADS_KV)
+        written = scales.reshape(-1, HEADS_KV)[~scales.reshape(-1, HEADS_KV).isnan().any(-1)].sort(0)[0]
+        wanted = torch.cat(xs).float().abs().amax(-1).sort(0)[0] / 448
+        torch.testing.assert_close(written, wanted, rtol=1e-6, atol=0)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a backend reads of vLLM's AttentionSpec."""
+    head_size: int
+    head_size_v: int
+    kv_quant_mode: types.SimpleNamespace
+    state_content_bytes: int | None = None
+
+
+def test_the_bytes_of_rows_with_scales():
+    assert ("fp8_per_token_head" in plug.Backend.supported_kv_cache_dtypes) == hasattr(base.AttentionBackend,
+                                                                                       "customize_spec")
+    spec = Spec(128, 64, types.SimpleNamespace(name="FP8_PER_TOKEN_HEAD"))
+    assert plug.Backend.customize_spec(spec).state_content_bytes == 128 + 64 + 16
+    for other in (Spec(128, 64, types.SimpleNamespace(name="FP8_PER_TENSOR")), Spec(128, 64, spec.kv_quant_mode, 7)):
+        assert plug.Backend.customize_spec(other) is other
+    says = lambda head, cache: plug.Backend.supports_combination(head, torch.float16, cache, 16, *[False] * 4,
+                                                                 CAPABILITY)
+    assert says(72, "auto") is None and says(80, "fp8_per_token_head") is None
+    for cache in ("fp8", "fp8_per_token_head"): assert "multiples of 16" in says(72, cache)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -192,7 +240,7 @@ def test_the_run_that_measures_memory():
 
 @pytest.mark.parametrize("mine, of_engine, methods", [
     (plug.Backend, base.AttentionBackend, ("get_supported_kernel_block_sizes", "supports_head_size",
-                                           "supports_attn_type", "supports_compute_capability",
+                                           "supports_attn_type", "supports_compute_capability", "customize_spec",
                                            "supports_combination")),
     (plug.MetadataBuilder, base.AttentionMetadataBuilder, ("__init__", "build", "update_block_table")),
     (plug.Impl, base.AttentionImpl, ("__init__", "forward"))])
@@ -215,7 +263,7 @@ def test_vllm_chooses_it():
                  use_batch_invariant=True)
     says = lambda **changed: plug.Backend.validate_configuration(**given | changed)
     assert says() == [] and says(head_size=512, block_size=544, kv_cache_dtype="auto") == []
-    for changed, why in ((dict(use_mla=True), "MLA"), (dict(head_size=60), "head_size"), (dict(use_dcp=True), "DCP"),
+    for changed, why in ((dict(use_mla=True), "MLA"), (dict(use_dcp=True), "DCP"), (dict(head_size=72), "of 16"),
                          (dict(device_capability=capability(10, 0)), "compute capability"), (dict(use_pcp=True), "PCP"),
                          (dict(dtype=torch.float32), "dtype"), (dict(use_mm_prefix=True), "multimodal"),
                          (dict(use_sparse=True), "sparse"), (dict(use_rswa=True), "R-SWA"),

@@ -44,6 +44,9 @@ class AttentionBackend(abc.ABC):
     def get_supported_kernel_block_sizes(kv_cache_spec=None): ...
 
     @classmethod
+    def customize_spec(cls, spec): return spec
+
+    @classmethod
     def supports_head_size(cls, head_size): ...
 
     @classmethod

@@ -72,7 +72,33 @@ struct Shape {
 };
 
 // What an array is for decides its shape.
-enum class Role { q, k, v, o, slopes, lse, ends, used, sink, max_logit };
+enum class Role {
+  q,
+  k,
+  v,
+  o,
+  slopes,
+  scale_q,
+  scale_k,
+  scale_v,
+  mean_k,
+  mean_v,  // the last with strides
+  lse,
+  ends,
+  used,
+  sink,
+  max_logit
+};
+
+// Scales that sequences, or blocks of their rows, share.
+Shape scales_of_blocks(const fh_problem& p, int64_t rows, int64_t heads) {
+  return {3, {p.batch, p.scale_rows ? (rows + p.scale_rows - 1) / p.scale_rows : 1, heads}};
+}
+
+Shape scales_of_keys(const fh_problem& p) {
+  if (!p.scale_tokens) return scales_of_blocks(p, p.seq_kv, p.heads_kv);
+  return p.varlen ? Shape{2, {p.total_kv, p.heads_kv}} : Shape{3, {p.batch, p.seq_kv, p.heads_kv}};
+}
 
 Shape shape_of(Role role, const fh_problem& p) {
   const int64_t dim_v = p.dim_v ? p.dim_v : p.dim_qk;
@@ -85,6 +111,11 @@ Shape shape_of(Role role, const fh_problem& p) {
     case Role::v: return rows(p.seq_kv, p.total_kv, p.heads_kv, dim_v);
     case Role::o: return rows(p.seq_q, p.total_q, p.heads_q, dim_v);
     case Role::slopes: return {2, {p.batch, p.heads_q}};
+    case Role::scale_q: return scales_of_blocks(p, p.seq_q, p.heads_q);
+    case Role::scale_k: return scales_of_keys(p);
+    case Role::scale_v: return p.scale_v_columns ? Shape{3, {p.batch, p.heads_kv, dim_v}} : scales_of_keys(p);
+    case Role::mean_k: return {3, {p.batch, p.heads_kv, p.dim_qk}};
+    case Role::mean_v: return {3, {p.batch, p.heads_kv, dim_v}};
     case Role::lse: return p.varlen ? Shape{2, {p.heads_q, p.total_q}} : Shape{3, {p.batch, p.heads_q, p.seq_q}};
     case Role::ends: return {1, {p.batch + 1}};
     case Role::used: return {1, {p.batch}};
@@ -94,25 +125,56 @@ Shape shape_of(Role role, const fh_problem& p) {
   return {};
 }
 
-XLA_FFI_DataType type_of(Role role, const fh_problem& p) {
-  switch (role) {
-    case Role::slopes:
-    case Role::lse:
-    case Role::sink:
-    case Role::max_logit: return XLA_FFI_DataType_F32;
-    case Role::ends:
-    case Role::used: return XLA_FFI_DataType_S32;
-    case Role::o:
-      if (p.op == FH_FORWARD && p.accumulate) return XLA_FFI_DataType_F32;
-      [[fallthrough]];
-    default:
-      return p.dtype == FH_F16    ? XLA_FFI_DataType_F16
-             : p.dtype == FH_BF16 ? XLA_FFI_DataType_BF16
-                                  : XLA_FFI_DataType_F32;
+bool has_8_bits(fh_dtype type) { return type == FH_E4M3 || type == FH_E5M2; }
+
+fh_dtype type_of_o(const fh_problem& p) {
+  if (p.dtype_o != FH_USUAL) return p.dtype_o;
+  if (p.op == FH_FORWARD && p.accumulate) return FH_F32;
+  return has_8_bits(p.dtype) ? FH_BF16 : p.dtype;
+}
+
+XLA_FFI_DataType in_xla(fh_dtype type) {
+  switch (type) {
+    case FH_F16: return XLA_FFI_DataType_F16;
+    case FH_BF16: return XLA_FFI_DataType_BF16;
+    case FH_E4M3: return XLA_FFI_DataType_F8E4M3FN;
+    case FH_E5M2: return XLA_FFI_DataType_F8E5M2;
+    default: return XLA_FFI_DataType_F32;
   }
 }
 
-bool has_strides(Role role) { return role <= Role::slopes; }
+XLA_FFI_DataType type_of(Role role, const fh_problem& p) {
+  switch (role) {
+    case Role::q: return in_xla(p.dtype);
+    case Role::k:
+    case Role::v: return in_xla(p.dtype_kv == FH_USUAL ? p.dtype : p.dtype_kv);
+    case Role::o: return in_xla(type_of_o(p));
+    case Role::ends:
+    case Role::used: return XLA_FFI_DataType_S32;
+    default: return XLA_FFI_DataType_F32;
+  }
+}
+
+bool has_strides(Role role) { return role <= Role::mean_v; }
+
+// Of a dense array. What several rows share has no stride of rows.
+fh_tensor tensor_of(Role role, const fh_problem& p, void* data, const Shape& shape) {
+  const auto [first, second, third, fourth] = shape.extents;
+  switch (role) {
+    case Role::slopes: return {data, second, 0, 1};
+    case Role::mean_k:
+    case Role::mean_v: return {data, second * third, 0, third};
+    case Role::scale_v:
+      if (p.scale_v_columns) return {data, second * third, 0, third};
+      [[fallthrough]];
+    case Role::scale_q:
+    case Role::scale_k:
+      return shape.rank == 2 ? fh_tensor{data, 0, second, 1} : fh_tensor{data, second * third, third, 1};
+    default:
+      return p.varlen ? fh_tensor{data, 0, second * third, third}
+                      : fh_tensor{data, second * third * fourth, third * fourth, fourth};
+  }
+}
 
 struct Field {
   std::string_view name;
@@ -141,6 +203,11 @@ constexpr Field fields[] = {
     {"max_logit", Role::max_logit, offsetof(fh_tensors, max_logit)},
     {"gate", Role::o, offsetof(fh_tensors, gate)},
     {"grad_gate", Role::o, offsetof(fh_tensors, grad_gate)},
+    {"scale_q", Role::scale_q, offsetof(fh_tensors, scale_q)},
+    {"scale_k", Role::scale_k, offsetof(fh_tensors, scale_k)},
+    {"scale_v", Role::scale_v, offsetof(fh_tensors, scale_v)},
+    {"mean_k", Role::mean_k, offsetof(fh_tensors, mean_k)},
+    {"mean_v", Role::mean_v, offsetof(fh_tensors, mean_v)},
 };
 
 // What one call computes, gathered from its frame.
@@ -208,14 +275,7 @@ Wrong set_field(std::string_view name, const XLA_FFI_Buffer& buffer, Call& call)
     std::memcpy(place, &data, sizeof data);
     return {};
   }
-  const int64_t* const last = buffer.dims + buffer.rank;
-  if (field->role == Role::slopes) {
-    const fh_tensor slopes{data, last[-1], 0, 1};
-    std::memcpy(place, &slopes, sizeof slopes);
-    return {};
-  }
-  const fh_tensor tensor{data, call.problem.varlen ? 0 : last[-1] * last[-2] * last[-3], last[-1] * last[-2],
-                         last[-1]};
+  const fh_tensor tensor = tensor_of(field->role, call.problem, data, shape);
   std::memcpy(place, &tensor, sizeof tensor);
   return {};
 }

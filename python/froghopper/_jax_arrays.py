@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arrays that froghopper.jax.attention is given: which types and shapes they must have."""
+# JAX has few types, and mypy runs where it is not installed, too.
+# mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call"
+from typing import Any, TypeAlias
+
+import jax
+import numpy as np
+
+from froghopper._call import DTYPES, check_held
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
+from froghopper._values import shown, type_of, whole_number, wrong_shape
+from froghopper._xla import LENGTHS, SCALES
+
+Array: TypeAlias = jax.Array
+Given: TypeAlias = dict[str, Array]
+HELD = {"o": "accumulate[0]", "lse": "accumulate[1]", "max_logit": "accumulate[2]"}  # as a user knows them
+FLOAT32 = np.dtype("float32")
+FLOATS = ("sink", "o", "lse", "alibi_slopes", "max_logit", *SCALES)
+
+
+def checked(name: str, array: Any, q: Any, of_o: str = "") -> Array:
+    """An array of JAX (or NumPy, which JAX takes too) of the type that this argument has. of_o: the type of o where k
+    and v have 8 bits; q, k and v then have types of their own."""
+    check_is_array(name, array)
+    if name in LENGTHS:
+        if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 1: return lengths_of(array)
+        raise InvalidType(f"{name} must be a list of whole numbers, but is {array.dtype.name} with the shape "
+                          f"{list(array.shape)}. Use {name}.astype(\"int32\").ravel().")
+    if name == "q" and not of_o and array.dtype.name not in DTYPES:
+        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {array.dtype.name}. Use "
+                          "q.astype(\"float32\"), on a GPU \"bfloat16\", and k and v likewise.")
+    wanted, whose = (FLOAT32, "") if name in FLOATS else (getattr(q, "dtype", array.dtype), ", as q is")
+    if of_o and name == "gate": wanted, whose = jax.numpy.dtype(of_o), ", as o is"
+    elif of_o and name in ("q", "k", "v"): wanted = array.dtype
+    if array.dtype == wanted: return array if isinstance(array, jax.Array) else jax.numpy.asarray(array)
+    said = HELD.get(name, name)
+    raise InvalidType(f"{said} must be {wanted.name}{whose}, but is {array.dtype.name}. Use "
+                      f"{said}.astype(\"{wanted.name}\").")
+
+
+def check_is_array(name: str, array: Any) -> None:
+    said = HELD.get(name, name)
+    if isinstance(array, np.ma.MaskedArray):
+        raise InvalidType(f"{said} must be an array without a mask, which would be lost, but is a "
+                          f"{type(array).__name__}. Use {said}.filled(0).")
+    if not isinstance(array, (jax.Array, np.ndarray)):
+        out = f"Give {said}" if array is None else f"Use jax.numpy.asarray({said})"
+        raise InvalidType(f"{said} must be an array of JAX, but is {type_of(array)}. {out}.")
+    if not array.dtype.isnative:
+        raise InvalidType(f"{said} must have this machine's byte order, but is {array.dtype}. Use "
+                          f"{said}.astype({said}.dtype.newbyteorder(\"=\")).")
+
+
+def lengths_of(array: Any) -> Array:
+    """As int32. What does not fit becomes the nearest number that does, and the library says that it is no length."""
+    if array.dtype.itemsize >= 4 and array.dtype != np.int32:
+        ends = np.iinfo(np.int32)
+        of = np if isinstance(array, np.ndarray) else jax.numpy
+        low = 0 if array.dtype.kind == "u" else ends.min
+        array = of.clip(array, of.asarray(low, array.dtype), of.asarray(ends.max, array.dtype))
+    return jax.numpy.asarray(array, np.int32)
+
+
+def bounds(arrays: Given, **given: int | None) -> dict[str, Any]:
+    """The largest lengths, which only packed sequences have; both cu_seqlens are there or none, equally long."""
+    ends = [name for name in ("cu_seqlens_q", "cu_seqlens_kv") if name in arrays]
+    if len(ends) == 1:
+        other = {"cu_seqlens_q": "cu_seqlens_kv", "cu_seqlens_kv": "cu_seqlens_q"}[ends[0]]
+        raise InvalidProblem(f"cu_seqlens_q and cu_seqlens_kv must be given together, but {other} is None. Give "
+                             f"{other}.")
+    for name, bound in given.items():
+        if bound is None or ends: continue
+        raise InvalidProblem(f"{name} must be None without cu_seqlens, but is {shown(bound)}. Leave it out.")
+    counts = [arrays[name].shape[0] for name in ends]
+    if 0 in counts:
+        raise InvalidProblem(f"{ends[counts.index(0)]} must have one number more than there are sequences, but has "
+                             "0. Use [0] for no sequence.")
+    if ends and counts[0] != counts[1]:
+        raise InvalidProblem("cu_seqlens_q and cu_seqlens_kv must have one number more than there are sequences, but "
+                             f"have {counts[0]} and {counts[1]}. Make them equally long.")
+    return {name: None if bound is None else whole_number(name, bound) for name, bound in given.items()}
+
+
+def slopes_of(arrays: Given) -> Array:
+    """A row for each sequence."""
+    slopes, q = jax.lax.stop_gradient(arrays["alibi_slopes"]), arrays["q"]
+    batch = arrays["cu_seqlens_q"].shape[0] - 1 if "cu_seqlens_q" in arrays else q.shape[0]
+    if slopes.ndim == 1: slopes = jax.numpy.broadcast_to(slopes, (batch, *slopes.shape))
+    if slopes.shape == (batch, q.shape[-2]): return slopes
+    raise InvalidTensor("alibi_slopes must have the shape [heads_q] or [batch, heads_q], here "
+                        f"{[batch, q.shape[-2]]}, but has {list(arrays['alibi_slopes'].shape)}. Use "
+                        f"alibi_slopes.reshape({q.shape[-2]}).")
+
+
+def held_arrays(given: Any, with_max_logit: bool) -> Given:
+    """o and lse of accumulate, and max_logit."""
+    return {} if given is None else dict(zip(check_held(given, with_max_logit, "arrays"), given))
+
+
+def check_sizes(arrays: Given) -> None:
+    """Of seqused, sink and accumulate; the shapes of q, k and v are right."""
+    q = arrays["q"]
+    batch = arrays["cu_seqlens_q"].shape[0] - 1 if "cu_seqlens_q" in arrays else q.shape[0]
+    rows = (q.shape[1], q.shape[0]) if q.ndim == 3 else (q.shape[0], q.shape[2], q.shape[1])
+    for name, shape in (("seqused_q", (batch,)), ("seqused_kv", (batch,)), ("sink", (q.shape[-2],)),
+                        ("o", (*q.shape[:-1], arrays["v"].shape[-1])), ("lse", rows),
+                        ("max_logit", (batch, q.shape[-2])), ("gate", (*q.shape[:-1], arrays["v"].shape[-1]))):
+        if name in arrays and arrays[name].shape != shape:
+            wrong_shape(HELD.get(name, name), arrays[name].shape, shape)
+
+
+def varying_alike(arrays: Given) -> Given:
+    """In a shard_map that keeps track of what varies along which axes: all arrays vary along those of any."""
+    if not any(isinstance(x, jax.core.Tracer) for x in arrays.values()): return arrays
+    axes = {name: varying_axes(x) for name, x in arrays.items()}
+    every = frozenset[str]().union(*axes.values())
+    return {name: vary(x, tuple(sorted(every - axes[name]))) for name, x in arrays.items()}
+
+
+def varying_axes(array: Array) -> frozenset[str]:
+    """As the type of the array says, in each JAX in its own way."""
+    type_of: Any = jax.typeof(array) if hasattr(jax, "typeof") else None
+    if hasattr(type_of, "manual_axis_type"): return frozenset(type_of.manual_axis_type.varying)
+    return frozenset(getattr(type_of, "vma", ()))
+
+
+def vary(array: Any, axes: tuple[str, ...]) -> Any:
+    if not axes: return array
+    if hasattr(jax.lax, "pcast"): return jax.lax.pcast(array, axes, to="varying")
+    return getattr(jax.lax, "pvary")(array, axes)  # what it was called before
