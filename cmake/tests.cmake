@@ -22,6 +22,21 @@ set(fast_tests api_test bundle_test cache_test cores_test cp_by_document_test cp
     cpu_gradients_test cpu_test cut_test kernel_sources_test messages_test options_test order_test pages_test
     plan_test problem_test refusals_test suites_test table_test tensor_file_test tensors_test time_test
     untouched_test dequantise_plan_test workspace_test)
+
+# Programs with thousands of cases, most of which take less time than a process to begin: a test of ctest is every 16th
+# case. What it says of each is in a file, which tools/test_summary.py counts.
+set(tests_in_parts forward_test backward_test)
+function(add_parts name)
+  set(parts 16)
+  foreach(part RANGE 1 ${parts})
+    set(test ${name}.${part}_of_${parts})
+    math(EXPR index "${part} - 1")
+    add_test(NAME ${test} COMMAND ${name} --gtest_output=xml:${PROJECT_BINARY_DIR}/parts/${test}.xml)
+    set_tests_properties(${test} PROPERTIES ENVIRONMENT "GTEST_TOTAL_SHARDS=${parts};GTEST_SHARD_INDEX=${index}"
+                         TIMEOUT 600 LABELS slow)
+  endforeach()
+endfunction()
+
 file(GLOB test_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*_test.cpp)
 if(NOT FROGHOPPER_PRESETS)
   list(REMOVE_ITEM test_sources tests/presets_test.cpp)
@@ -49,7 +64,11 @@ foreach(source ${test_sources})
   elseif(name STREQUAL presets_test)
     set(label presets)
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES TIMEOUT 300 LABELS ${label})
+  if(name IN_LIST tests_in_parts)
+    add_parts(${name})
+  else()
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST NO_PRETTY_VALUES PROPERTIES TIMEOUT 300 LABELS ${label})
+  endif()
 endforeach()
 
 add_custom_target(fast_tests DEPENDS froghopper_program froghopper ${fast_tests})

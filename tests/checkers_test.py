@@ -321,6 +321,24 @@ class Summary(unittest.TestCase):
         self.assertEqual(test_summary.reason("-- Skipped: doxygen is not installed\n"), "doxygen is not installed")
         self.assertEqual(test_summary.reason("a program\n"), "no reason given")
 
+    def test_a_program_in_parts_counts_by_its_cases(self):
+        part = """<testsuites><testsuite>
+            <testcase name="on_cpu/a_1" classname="C/F" status="run" result="completed" time="0.1"/>
+            <testcase name="on_gpu/a_1" classname="C/F" status="run" result="skipped" time="0"><skipped
+             message="f.cpp:1&#x0A;no Hopper&#x0A;GPU here"/></testcase>%s</testsuite></testsuites>"""
+        wrong = ('<testcase name="on_cpu/a_2" classname="C/F" value_param="fwd" time="0"><failure message="x">f.cpp:2 '
+                 'is 3</failure></testcase>')
+        for status, cases, failed in (("run", "", {}), ("fail", wrong, {"C/F.on_cpu/a_2": "fwd\nf.cpp:2 is 3"}),
+                                      ("fail", "", {"p.1_of_2": "timed out"})):
+            with tempfile.TemporaryDirectory() as folder:
+                (pathlib.Path(folder) / "p.1_of_2.xml").write_text(part % cases)
+                outcome = test_summary.read(
+                    f'<testsuite><testcase name="p.1_of_2" classname="p" status="{status}" time="1">'
+                    '<system-out>timed out</system-out></testcase></testsuite>', pathlib.Path(folder))
+            self.assertEqual((outcome.passed, outcome.failed), (1, failed))
+            self.assertEqual(outcome.skipped, {"no Hopper GPU here": ["C/F.on_gpu/a_1"]})
+            self.assertEqual(outcome.seconds["C/F.on_cpu/a_1"], 0.1)
+
     def test_pytest_says_it_in_its_own_way(self):
         outcome = test_summary.read("""<testsuites><testsuite><testcase classname="test_a" name="test_one"/>
             <testcase classname="test_a" name="test_two"><failure message="assert 0">E assert 0</failure></testcase>

@@ -2,7 +2,9 @@
 """Reads what ctest wrote with --output-junit or pytest with --junit-xml: which tests failed, which were skipped and
 why, which took longest, and the closing line.
 
-usage: python3 tools/test_summary.py JUNIT.xml      exit code 1 if a test failed or none ran
+usage: python3 tools/test_summary.py JUNIT.xml [PARTS]      exit code 1 if a test failed or none ran
+
+PARTS: the folder where tests of ctest that have many cases wrote NAME.xml, as GoogleTest does: the cases count.
 """
 import collections
 import dataclasses
@@ -35,9 +37,30 @@ def pytest_reason(skipped):
     return text.strip("() \n").split(", ", 2)[-1].strip("'\"") if message == "collection skipped" and text else message
 
 
-def read(junit):
+def add_cases(outcome, part):
+    """The cases of a program of GoogleTest; how many failed."""
+    failed = len(outcome.failed)
+    for case in xml.etree.ElementTree.fromstring(part).iter("testcase"):
+        name, skipped = f"{case.get('classname')}.{case.get('name')}", case.find("skipped")
+        failures = [failure.text or failure.get("message", "") for failure in case.iter("failure")]
+        outcome.seconds[name] = float(case.get("time") or 0)
+        if failures:
+            outcome.failed[name] = "\n".join([case.get("value_param", ""), *failures])
+        elif skipped is not None:
+            why = skipped.get("message", "").partition("\n")[2]  # the place comes first
+            outcome.skipped.setdefault(" ".join(why.split()) or "no reason given", []).append(name)
+        else:
+            outcome.passed += 1
+    return len(outcome.failed) - failed
+
+
+def read(junit, parts=None):
     outcome = Outcome()
     for case in xml.etree.ElementTree.fromstring(junit).iter("testcase"):
+        part = parts / f"{case.get('name')}.xml" if parts else None
+        if part and part.exists():
+            # Without a failed case it ended in another way.
+            if add_cases(outcome, part.read_text(errors="replace")) or case.get("status") != "fail": continue
         output, skipped = case.findtext("system-out") or "", case.find("skipped")
         failure = case.find("failure") if case.find("failure") is not None else case.find("error")
         name = f"{case.get('classname')}.{case.get('name')}" if case.get("status") is None else case.get("name")
@@ -72,7 +95,8 @@ def closing_line(outcome):
 
 
 def main():
-    outcome = read(pathlib.Path(sys.argv[1]).read_text(errors="replace"))
+    junit, *parts = map(pathlib.Path, sys.argv[1:])
+    outcome = read(junit.read_text(errors="replace"), *parts)
     for why, names in outcome.skipped.items():
         print(f"skipped, {why}:")
         print("".join(f"  {family}\n" for family in families(names)), end="")
