@@ -373,7 +373,7 @@ def attend_from_left(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor |
                            max_seqlen_kv=rows if max_seqlen_k is None else max_seqlen_k)
     if cu_seqlens_q is not None:
         return attention(q, k, v, cu_seqlens_q=cu_seqlens_q, max_seqlen_q=max_seqlen_q, **words)
-    begins_q = torch.arange(0, batch * q.shape[1] + 1, q.shape[1], dtype=torch.int32, device=q.device)
+    begins_q = torch.arange(batch + 1, dtype=torch.int32, device=q.device) * q.shape[1]
     if options.get("out") is not None: words["out"] = options["out"].flatten(0, 1)
     found, lse = attention(q.flatten(0, 1), k, v, cu_seqlens_q=begins_q, max_seqlen_q=q.shape[1], **words)
     return found.unflatten(0, (batch, q.shape[1])), lse.unflatten(1, (batch, q.shape[1])).transpose(0, 1)

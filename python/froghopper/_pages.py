@@ -56,9 +56,9 @@ def packed_from_left(k: Tensor, v: Tensor, begin: Tensor) -> tuple[Tensor, Tenso
     """A dense cache whose sequences begin at row begin[b] of their part of it: all of it as packed rows [total, heads,
     dim], and where sequences begin, as cu_seqlens_kv beside seqused_kv says it."""
     slots_k, slots_v, step = slots_of(k, v)
-    first = torch.arange(0, k.shape[0] * step, step, dtype=torch.int32, device=begin.device)
-    begins = torch.nn.functional.pad(first + begin.clamp(0, k.shape[1]), (0, 1), value=slots_k.shape[0])
-    return slots_k.squeeze(1), slots_v.squeeze(1), begins
+    parts = torch.arange(k.shape[0] + 1, dtype=torch.int32, device=begin.device) * step
+    begins = parts + torch.nn.functional.pad(begin.clamp(0, k.shape[1]), (0, 1))
+    return slots_k.squeeze(1), slots_v.squeeze(1), begins.clamp(max=slots_k.shape[0])  # the end of the last part
 
 
 def rows_apart(x: Tensor) -> Tensor:
