@@ -13,7 +13,7 @@ from measure import work
 def problem(**fields):
     whole = dict(op=1, dtype=2, batch=2, heads_q=3, heads_kv=3, seq_q=8, seq_kv=8, dim_qk=16, dim_v=16, causal=0,
                  align=0, window_left=-1, window_right=-1, varlen=0, accumulate=0, dtype_kv=0, dtype_o=0,
-                 attention_chunk=0, gate=0) | fields
+                 attention_chunk=0, gate=0, scale_tokens=0) | fields
     p = types.SimpleNamespace(**whole)
     p.is_causal = lambda: bool(p.causal) or (p.window_left, p.window_right) == (-1, 0)
     p.is_masked = lambda: bool(p.causal) or (p.window_left, p.window_right) != (-1, -1)
@@ -37,6 +37,9 @@ class Work(unittest.TestCase):
 
     def test_bytes(self):
         self.assertEqual(work.bytes_moved(problem(heads_kv=1)), 2 * 32 * 16 * (3 + 1) + 4 * 16 * 3)
+        scales = 2 * 4 * 16  # of each row of k and v
+        self.assertEqual(work.bytes_moved(problem(heads_kv=1, scale_tokens=1)),
+                         work.bytes_moved(problem(heads_kv=1)) + scales)
 
     def test_sequences_count_their_own_rows(self):
         packed = dict(varlen=1, total_q=10, total_kv=10, heads_q=1, heads_kv=1)
