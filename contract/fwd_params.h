@@ -37,8 +37,9 @@ struct PageParams {
   int k_granule_bytes, v_granule_bytes;  // slots: bytes of a granule of RaggedParams::k and v
 };
 
-// Ragged variants: sequences with fewer or more query rows are those of another launch. A problem may be two launches,
-// the sequences with many rows first. They write disjoint rows of o and lse.
+// How many query rows the sequences of a launch have (ragged variants): sequences with fewer or more are those of
+// another launch. A problem may be two launches, the sequences with many rows first. They write disjoint rows of o and
+// lse.
 struct RowsRange {
   int least = 0, most = 0x7fffffff;
   constexpr bool has(int rows) const { return least <= rows && rows <= most; }

@@ -13,7 +13,7 @@ struct FwdVariant {
   // Of Q; picks the wgmma type. O has the same type; where the kernel reads 8-bit K and V (fwd_reads_8_bit), f32 or a
   // 16-bit type, which is a parameter (EightBitParams::dtype_o).
   Dtype dtype;
-  FwdKv kv;     // how K and V lie in memory: contract/kv_path.h
+  FwdKv kv;     // how K and V lie in memory, and what was done to them before: contract/kv_path.h
   Dims dims;    // columns of the tiles: they size the register tiles and shared memory
   Tiles tiles;  // rows of the tiles, likewise; q in 64 a consumer warpgroup
   Mask mask;    // picks the loops: a loop without a mask has no compare

@@ -58,7 +58,7 @@ struct EvenParams {
 
 struct SplitParams {
   float* o;             // [part][row][head][dim_v]: weights x V; evenly: [CTA][2][row of the tile][dim_v]
-  PartOfRow* rows;      // likewise, without dim_v
+  PartOfRow* rows;      // one for each row of this o: likewise, without dim_v
   long long row_heads;  // rows x heads: from one part to the next
   int tiles;            // kv tiles of a part, as planned: tiles_of_part()
   int most;             // parts that a q tile has at most

@@ -13,7 +13,7 @@ struct RowLocation {
 
 constexpr RowLocation no_row = {-1, 0, -1, 0, -1};
 
-// The sequence whose rows of a packed tensor `row` is one of; `sequences`: none.
+// The sequence that `row` of a packed tensor belongs to; `sequences` where it comes after all of them.
 __device__ inline int sequence_of(const int* cu, int sequences, int row) {
   int low = 0, high = sequences;  // the answer is in [low, high]
   while (low < high) {
@@ -26,8 +26,8 @@ __device__ inline int sequence_of(const int* cu, int sequences, int row) {
   return low;
 }
 
-// row: of all sequences' rows, those of batches one after the other. Nothing outside of an array is read, whatever the
-// numbers in the others are.
+// row: in the packed tensor, or in all batches, one after the other. Whatever numbers the arrays hold (cu, used,
+// before, slots, table, positions), nothing outside of an array is read.
 __device__ inline RowLocation locate(const AppendParams& params, int row) {
   const int* const cu = params.cu;
   const int sequence =

@@ -11,7 +11,7 @@
 
 namespace froghopper::attn {
 
-// The two that a thread has of an M tile.
+// The two rows of an M tile that a thread has.
 struct Rows {
   int top, bottom;
 };

@@ -54,6 +54,7 @@ struct ScaledSoftmax {
   static constexpr float large_magnitude = Narrow ? 4096.f : OnlineSoftmax::large_magnitude;
 
   Scale scale_q;  // log2(e) x softmax scale x scale of Q
+  // The reference of each row, as OnlineSoftmax has it, but in base 2 in large rows too.
   RowPair row_max = {-tile::inf, -tile::inf};
   RowPair sum = {0.f, 0.f};  // this thread's columns only, until complete()
   // Of this tile.

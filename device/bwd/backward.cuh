@@ -5,17 +5,17 @@
 //   P = 2^(scale_log2 Q K^T - lse)      dP = grad_o V^T       dS = P (dP - delta)
 //   grad_v = P^T grad_o                 grad_k = scale dS^T Q    grad_q = scale dS K, summed over kv tiles
 //
-// Work      One item is one (sequence, key head, kv tile of 128); one Consumer = one 64-row M tile of that tile. An
+// Work      One item is one (sequence, key head, kv tile of 128); a Consumer has one 64-row M tile of that tile. An
 //           iteration is one q tile of one query head that reads the key head; grad_k and grad_v stay in registers over
 //           all of them. The grid is persistent: every CTA takes items until none is left, device/attn/tickets.cuh.
 //           Everything is computed transposed (keys along rows, queries along columns), so that P^T and dS^T leave the
 //           accumulators as register operands; dS goes through shared memory only for grad_q, to which both M tiles
 //           contribute.
 // Roles     Dispatcher        warp 0; draws items, publishes them, loads K and V.  warpgroup 0: 24 registers
-//           Loader            warps 1 and 2, one thread each; loads Q with lse and delta (and the slope of alibi
-//                             variants), loads grad_o.
+//           QLoader           warp 1, one thread; loads Q with lse and delta (and the slope of alibi variants).
+//           GradOLoader       warp 2, one thread; loads grad_o.
 //           ProxyFencer       warp 3, one thread; makes dS visible to WGMMA. Where it pays: has_proxy_fencer.
-//           Deterministic variants load grad_o with Q, and two threads keep the order of the adds to grad_q:
+//           In deterministic variants the QLoader loads grad_o too, and two threads keep the order of adds to grad_q:
 //           DqOrderWaiter     warp 3; lets the Consumers add.
 //           DqOrderSignaller  warp 2; says that they have.
 //           Consumer          warpgroups 1 and 2; WGMMA, weights, gradients.            240 registers
@@ -45,7 +45,7 @@
 // Barriers  (mbarriers; there are no named ones)
 //           item_ring       full: the Dispatcher has written it; empty: one arrival per QLoader, GradOLoader,
 //                           ProxyFencer, DqOrderWaiter, DqOrderSignaller and, when its item is over, Consumer warp
-//           draw_now        one arrival an item, by Q's Loader near its end; the Dispatcher waits for it before it
+//           draw_now        one arrival an item, by the QLoader near its end; the Dispatcher waits for it before it
 //                           draws the next ticket. As in device/fwd/forward.cuh.
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp, after its last grad_q. Of two stages
 //                           the other one's K and V are loaded while this item is computed.
@@ -65,8 +65,8 @@
 //           seen_ring       empty: the DqOrderSignaller has seen that an iteration's adds are issued. The DqOrderWaiter
 //                           waits for it before it lets those of two iterations later, so that no stage of Q comes
 //                           round while the DqOrderSignaller still looks.
-// Shared    k, v[1 or 2] | q[stages] | grad_o[stages] | ds[2] | lse, delta[stages] | items[2] | rings; gradients go
-//           from registers to global memory
+// Shared    k, v[1 or 2] | q[stages] | grad_o[stages] | ds[2] | lse, delta[stages] | q_iterations[stages] | items[2] |
+//           rings; gradients go from registers to global memory
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"

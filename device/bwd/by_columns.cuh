@@ -7,9 +7,9 @@
 //           the same in both CTAs. Half of the columns give half of the sum that a score is, and half of dP: the CTAs
 //           send each other these halves in fp32, and then both have all of S and dP, bit for bit the same. From there
 //           on nobody needs the other: each CTA has the gradients of its columns.
-// Roles     Dispatcher, Loaders, DqOrderWaiter, DqOrderSignaller, GradV and GradK as in by_keys.cuh. GradV has S^T, the
-//           weights, grad_v; GradK has dP^T, dS, grad_k. Of grad_q, whose columns are 3 or 4 panels in a CTA, each
-//           adds half, in two steps: first a panel, then what is left.
+// Roles     Dispatcher, QLoader, GradOLoader, DqOrderWaiter, DqOrderSignaller, GradV and GradK as in by_keys.cuh. GradV
+//           has S^T, the weights, grad_v; GradK has dP^T, dS, grad_k. Of grad_q, whose columns are 3 or 4 panels in a
+//           CTA, each adds half, in two steps: first a panel, then what is left.
 //           Registers of a thread: 24 in warpgroup 0, 240 of a consumer.
 // Order     as backward.cuh
 // Overlap   GradV runs ahead, and grad_q is multiplied one iteration late, as in by_keys.cuh. While a consumer waits
@@ -29,7 +29,7 @@
 //           thread, and the next one comes when GradK has read them.
 //           Named barrier 1: GradK's warps, when dS is in place.
 // Shared    k | v | q[stages] | grad_o[stages; 3 of half the columns with two slices] | ds[2] | halves of S, then
-//           weights | halves of dP | lse, delta[stages] | iterations[stages] | items[2] | rings
+//           weights | halves of dP | lse, delta[stages] | q_iterations[stages] | items[2] | rings
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"

@@ -7,8 +7,8 @@
 //           tile of 64 rows and one query head, as in backward.cuh, the same one in both CTAs. The grid is persistent.
 //           Each CTA adds half of the columns of grad_q, for the keys of both: half as much goes to memory, which is
 //           what bounds this kernel. For that it has dS of the other, its peer, and its own columns of the peer's K.
-// Roles     Dispatcher, Loaders, DqOrderWaiter and DqOrderSignaller as in backward.cuh. The first CTA's Dispatcher
-//           draws the tickets and tells the other's.
+// Roles     Dispatcher, QLoader, GradOLoader, DqOrderWaiter and DqOrderSignaller as in backward.cuh. The first CTA's
+//           Dispatcher draws the tickets and tells the other's.
 //           GradV      warpgroup 1: S^T, the weights, grad_v, the first share of grad_q
 //           GradK      warpgroup 2: dP^T, dS, grad_k, the second share of grad_q
 //           Registers of a thread: 24 in warpgroup 0 and 240 of a consumer with 256 columns, else 40 and 232.
@@ -21,8 +21,8 @@
 //           grad_q one iteration late, when dS of both CTAs is there without waiting.
 // Launches  as backward.cuh
 // Barriers  item_ring, draw_now, k_ring, v_ring, q_ring, do_ring as backward.cuh; draw_now is the first CTA's
-//           and counts the Loaders of both. Q is given back by GradV after S and by GradK after grad_k; grad_o by GradK
-//           after dP and by GradV after grad_v.
+//           and counts the QLoaders of both. Q is given back by GradV after S and by GradK after grad_k; grad_o by
+//           GradK after dP and by GradV after grad_v.
 //           number_here     the first CTA's Dispatcher has sent the number of the next item
 //           ds_ring         a stage holds the weights of its iteration, then dS of both CTAs.
 //                           full: GradK's dS is in place, one arrival behind the fences of its warps, and the bytes of
@@ -31,14 +31,15 @@
 //                           In deterministic variants the DqOrderWaiter arrives at full too, and there are last_added
 //                           and seen_ring.
 //           weights_here    one arrival per GradV warp: the weights are in the stage
-//           peer_room       one arrival per warp of the peer's GradK: it has read its weights, the copy of dS may come
+//           peer_room       one arrival per warp of the peer's GradK: it has read the weights that lay in the peer's
+//                           stage, so this CTA may copy its dS there
 //           GradV waits for loads, for an empty stage and for dS of the iteration before. GradK waits for loads, for
 //           weights of this iteration, for the peer to have read its weights of this iteration, and for dS of the
 //           iteration before. What a consumer does in iteration t before it invites or copies needs of the other CTA
 //           only dS of t - 1 and that it has got dS of t - 2, so the waits form no cycle.
 //           Named barrier 1: GradK's warps, before they store dS over the weights and before dS is copied.
 // Shared    k | k of the peer's keys | v | q[stages] | grad_o[stages; 3 of half the columns with two slices] | ds[2] |
-//           lse, delta[stages] | iterations[stages] | items[2] | rings
+//           lse, delta[stages] | q_iterations[stages] | items[2] | rings
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"

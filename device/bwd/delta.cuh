@@ -4,8 +4,8 @@
 // grad_sink. Gated variants also write grad_gate, and grad_o times the sigmoid of gate, which the backward kernel
 // reads.
 //
-// Work      one CTA = one q tile of one head, as the workspace counts them (QTiles, contract/bwd_params.h)
-// Roles     dim_v / 8 neighbouring threads, 32 at most, = one row, 16 bytes of every 256 columns of it each
+// Work      a CTA has one q tile of one head, as the workspace counts them (QTiles, contract/bwd_params.h)
+// Roles     dim_v / 8 neighbouring threads, 32 at most, have one row: each has 16 bytes of every 256 columns of it
 // Order     rows of a tile in any order; sums in the same order in every run
 // Launches  It waits for the kernels before it, which may have written any of its tensors, and only then lets the
 //           backward kernel start, whose producers read tensors, lengths and tickets before they wait for this one

@@ -8,7 +8,7 @@
 
 namespace froghopper::bwd {
 
-// This thread's two rows of the 64 keys from first_key on.
+// Where this thread's two rows of grad_k or grad_v lie: those of two of the 64 keys from first_key on.
 struct RowsOfKeys {
   long long batch, head, row;  // of the tensors; row is the top one
   bool has_top, has_bottom;

@@ -2,11 +2,12 @@
 // After the backward kernel: grad_q = scale x its sums, rounded, or added to what is there; grad_sink from its shares;
 // zeros in the rows of no sequence.
 //
-// Work      CTA n < tiles = one q tile of one head, as the workspace counts them: zeros if no CTA has added to it; the
-//           heads_q after them, where there is a sink, sum its shares of one head each. Ragged: every CTA also clears
-//           its share of unused rows.
+// Work      CTA n < tiles has one q tile of one head, as the workspace counts them: zeros if no CTA has added to it.
+//           The heads_q CTAs after them, where there is a sink, sum its shares of one head each. Ragged: every CTA also
+//           clears its share of unused rows.
 // Roles     all threads alike: each copies 16 bytes at a time, then has 8 columns of two rows of every piece
-// Launches  The next kernel may start once this one has waited for the backward kernel: it reads nothing earlier.
+// Launches  The next kernel may start once this one has waited for the backward kernel. By then all earlier kernels
+//           have ended, so the next one need not wait for this one before it reads what they wrote.
 // Order     the pieces are copied to shared memory as they lie, and leave as rows. Shares of a sink's gradient are
 //           added in a fixed order, so that it is the same in every run.
 // Banks     4 floats of a thread stay together; in shared memory their order is such that a load of write() finds what

@@ -54,16 +54,18 @@ struct Dispatcher {
     }
     if (first_lane()) {
       publish(item);
-      // Every item, or every item and every CTA, drew one ticket, so this one was the last.
+      // Every item drew a ticket for the next one; in deterministic variants every CTA, or cluster, drew one more for
+      // its first item, and numbers begin at 0. Either way this is the number of the last ticket.
       if (draws() && number == schedule.items() + clusters() - 1) tickets.forget();
     }
   }
 
   __device__ bool first_lane() const { return threadIdx.x == 0; }
 
-  // Every CTA has its first item without asking. Where an item waits for those before it, a CTA that is not there yet
-  // must not hold one of them: then all items are drawn, so that who draws an item runs, and of all that are not done
-  // the first waits for none.
+  // The number of a CTA's, or cluster's, first item is its own number, without a ticket. Not so in deterministic
+  // variants, where an item waits for those before it, and none of these may belong to a CTA that does not run yet:
+  // there all items are drawn. So whoever has an item runs, and of the items that are not done the first one waits for
+  // no other.
   __device__ int first_number(const attn::Tickets& tickets) {
     if constexpr (!V.deterministic) return blockIdx.x / Kernel::ctas;
     return __shfl_sync(~0u, first_lane() ? draw(tickets) : 0, 0);
@@ -119,8 +121,9 @@ struct Dispatcher {
   }
 };
 
-// The next item is drawn when so many iterations of an item are still to be issued: late, so that it does not wait here
-// while another CTA idles, and early enough for its first tiles to be there in time.
+// The next item is drawn when the loads of so many iterations of this one are still to be issued: late, so that it does
+// not wait here while another CTA idles; and early enough for its first tiles to be there in time. The forward's late
+// draw is the same, device/fwd/producers.cuh.
 constexpr int draw_at_loads_left = 3;
 
 // The iterations of every item, in their order: load(item, head, q_tile, iterations left with this one) for each,
@@ -179,7 +182,7 @@ struct GradOLoader {
 };
 
 // Q, and lse and delta of its rows, which the kernel before this one has made; and which iteration it is. One thread.
-// Where the DqOrderSignaller needs its warp, it loads grad_o too.
+// In deterministic variants the DqOrderSignaller has the GradOLoader's warp, and the QLoader loads grad_o too.
 template <class Kernel>
 struct QLoader {
   static constexpr BwdVariant V = Kernel::variant;

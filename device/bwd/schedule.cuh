@@ -28,7 +28,7 @@ struct alignas(16) WorkItem {
   __device__ bool is_end() const { return kv_tile < 0; }
 };
 
-// What Q's Loader tells the Consumers about an iteration, so that they need not keep it in registers.
+// What the QLoader tells the Consumers about an iteration, so that they need not keep it in registers.
 struct QIteration {
   int q_tile;
   int dq_tile;  // of grad_q, in the workspace; deterministic variants: a marked_tile()
@@ -135,8 +135,8 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
           .lengths = lengths};
 }
 
-// Where CTAs add to grad_q in order, it is the order in which items come: how many kv tiles add to a q tile before this
-// one.
+// Where CTAs add to grad_q in order, it is the order in which items come. The rank of the item's kv tile is how many kv
+// tiles add to the q tile before it. (Sequences have ranks too, contract/order.h: those are others.)
 template <BwdVariant V>
 __device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q_tile) {
   const bool last_key_first = V.mask == Mask::causal && item.last_key_first;

@@ -13,7 +13,9 @@ struct TileOfQ {
   int sequence;
 };
 
-// A tile that belongs to no sequence has no rows: row >= rows.
+// A tile in which no row lies is given to the sequence before it, or, where sequences are not packed, to the one in
+// whose batch it lies; it begins beyond the rows of that one: row >= rows. place: how the workspace counts q tiles.
+// number: of the tile there.
 __device__ inline TileOfQ find_tile(const RaggedParams& ragged, const QTiles& place, int sequences, int seq_q,
                                     int tile_q, bool is_ragged, int number) {
   const int head = number % place.heads_q, at = number / place.heads_q;
@@ -23,7 +25,7 @@ __device__ inline TileOfQ find_tile(const RaggedParams& ragged, const QTiles& pl
     const int rows = is_ragged ? attn::lengths_of(ragged, seq_q, /*seq_kv=*/0, sequence).seq_q : seq_q;
     return {head, sequence, row, row, rows, sequence};
   }
-  if (sequences == 0) return {head, 0, 0, 0, 0, 0};  // no sequence: total_q may still be tiles
+  if (sequences == 0) return {head, 0, 0, 0, 0, 0};  // total_q / tile_q tiles without a sequence
   int sequence = 0;                                  // the last one whose first tile is not after this
   for (int end = sequences; end - sequence > 1;) {
     const int middle = (sequence + end) / 2;

@@ -80,7 +80,7 @@ template <FwdVariant V>
 struct BatchInvariantEpilogue {
   const FwdParams& params;
   const WorkItem& item;
-  int number, half;  // the Consumer's
+  int number, half;  // of the M tile; of O's columns, as of FinalEpilogue. Their sum is the Consumer's number
 
   template <class Softmax, class Output>
   __device__ __forceinline__ void run(const Softmax& softmax, float sink, Output& o) const {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // After a split forward kernel: rows whose keys were cut into parts -> O, by its gate where there is one, and lse.
 //
-// Work      one warp = one query row of one head, or several rows where parts are few (combine_lanes). Rows of a tile
+// Work      a warp has one query row of one head, or several rows where parts are few (combine_lanes). Rows of a tile
 //           with one part are there already, and rows of no sequence are the PaddingFiller's: both are left alone. Even
-//           splits: up to combine_ctas_of_tile CTAs = the tile that a CTA of the forward kernel begins and does not
+//           splits: up to combine_ctas_of_tile CTAs have the tile that a CTA of the forward kernel begins and does not
 //           end.
 // Roles     all warps alike. A lane has columns of a row, dealt to the lanes in blocks of 2, 4 or 8; its parts' columns
 //           are in registers, V.parts of them at once
@@ -103,6 +103,7 @@ struct Combine {
       combine_parts(params, at, output);
   }
 
+  // number: at x heads + head, where `at` is the row in the packed tensor, or in all batches, one after the other.
   static __device__ OutputRow find(const CombineParams& params, unsigned number) {
     const int at = number / static_cast<unsigned>(params.heads_q);
     const int head = number - static_cast<unsigned>(at) * params.heads_q;

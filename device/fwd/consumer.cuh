@@ -63,8 +63,9 @@ struct Consumer {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  // The number of its M tile in the q tile of the item whose softmax or epilogue runs; until the first item is taken,
-  // as if there had been one before it. It begins as the Consumer's number.
+  // The number of its M tile in the q tile of the item whose softmax or epilogue runs. The next item is taken, and its
+  // first S issued, while that of the item before is still here: both use next_m_tile(). It begins as the Consumer's
+  // number, as if there had been an item before the first.
   int m_tile;
   int half;  // of O's columns, where two Consumers share an M tile
   typename Kernel::ItemStage items;

@@ -49,6 +49,7 @@ struct ConsumerMma {
     const int row = m_tile * m_tile_rows;
     tile::mma_abt<T>(s, q, forgets_q ? ptx::opaque(row) : row, smem.k[k.stage]);
   }
+  // Once, before the first product: lets the first Consumer issue.
   __device__ __forceinline__ void begin() const { order.begin(); }
   // The next Consumer may issue: S is there, or between two items the last P V of one is and S of the next is issued.
   __device__ __forceinline__ void pass_order() const { order.pass(); }

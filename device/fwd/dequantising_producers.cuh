@@ -38,7 +38,8 @@ namespace froghopper::fwd {
 template <FwdVariant V>
 using ScalesOfTiles = Pick<V.kv.token_scales, NoScalesAhead, ScalesAhead<V>>;
 
-// K and V as in memory, one after the other, K of a tile with its scales before its V: one thread, or of pages a warp.
+// Loads K and V as they are in memory, one after the other, K of a tile with its scales before its V: one thread, or a
+// warp where K and V are paged.
 template <class Kernel>
 struct StoredLoader {
   static constexpr FwdVariant V = Kernel::variant;
@@ -76,9 +77,10 @@ struct StoredLoader {
   }
 };
 
-// With pages, where a warp is free for it: K and V by a warp each, which alternate in the ring. To issue a tile's boxes
-// takes as long as to read the tile. A stage is filled again when what is in it was taken; all is taken in the order of
-// the ring, so neither warp is more than one lap of the ring ahead of the other, and the parity is enough.
+// The same where K and V are paged and a second warp is free: a warp for K and one for V, which alternate in the ring.
+// To issue the loads of a tile takes as long as to read the tile. A stage is filled again when what is in it was taken;
+// all is taken in the order of the ring, so neither warp is more than one lap of the ring ahead of the other, and the
+// parity is enough.
 template <class Kernel, KvSide Side>
 struct StoredLoaderOf {
   static constexpr FwdVariant V = Kernel::variant;

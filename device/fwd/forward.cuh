@@ -15,13 +15,14 @@
 // Roles     Dispatcher     warp 0; draws items, publishes them, loads Q.
 //           Loader         warps 1 and 2, one thread each, or the whole warp if K and V are paged; load K, or V
 //                          (kv_source.cuh)
-//           PaddingFiller  warp 3, ragged variants only; fills the rows of o and lse that belong to no sequence.
-//           Consumer       warpgroups 1..n, n = tile_q / 64; WGMMA, softmax, store.
+//           PaddingFiller  warp 3, ragged variants that do not merge O (merges_lse); fills the rows of o and lse that
+//                          belong to no sequence. Where warp 3 transposes or dequantises, it does that first.
+//           Consumer       the last warpgroups, one for each M tile; WGMMA, softmax, store.
 //                          Where dim_v is above 256, two Consumers share an M tile: each computes S, and a half of O.
 //           Variants with FP8 MMAs have an Fp8Loader and Transposers instead: device/fwd/fp8_producers.cuh. Variants
 //           that dequantise K and V have StoredLoaders and Dequantisers: device/fwd/dequantising_producers.cuh.
-//           Registers of a thread with 1/2/3/4 Consumers: 40/40/32/32 in warpgroup 0, 232/232/160/112 of a Consumer;
-//           of other variants: registers_of.cuh.
+//           Registers of a thread with 1/2/3/4 Consumers: 40/40/32/32 in warpgroup 0, 232/232/160/112 in a Consumer,
+//           where K and V are read in 16 bits, without PackGQA and slots. The others: registers_of.cuh.
 // Order     The kv tiles are visited in descending key order: the boundary tiles of a mask's upper bound (exact online
 //           softmax), then the interior tiles (no mask, guarded softmax), then the boundary tiles of a window's lower
 //           bound (exact). Variants that read 8-bit K and V round the weights of an interior tile before the guard has
@@ -32,13 +33,13 @@
 //           runs while P V finishes. The overlap continues across work items: the last P V of one and the first S of
 //           the next are in flight together, and O is stored meanwhile.
 // Launches  The next kernel of the stream may start (device/ptx/launch.cuh) after the last draw. With split-KV that
-//           kernel is combine, which is small and waits, so it may start before the first item. (Also with PackGQA in
-//           one part, where there is no combine.) A ragged problem
-//           may be two launches, the sequences with many rows first. Then the second one (beside_another) runs beside
-//           the first without waiting for it, which is safe for two reasons. The first lets it start only after its
-//           own wait, so all older kernels have ended and what they wrote is visible. And the two write disjoint
-//           rows, and have counters of tickets and regions of the workspace of their own. The Dispatcher of the
-//           second waits at its end, so that whoever waits for the second launch waits for both.
+//           kernel is combine, which is small and waits, so it may start before the first item. (So may any other
+//           kernel after PackGQA in one part, where there is no combine.) A ragged problem may be two launches, the
+//           sequences with many rows first. Then the second one (beside_another) runs beside the first without waiting
+//           for it, which is safe for two reasons. The first lets it start only after its own wait, so all older
+//           kernels have ended and what they wrote is visible. And the two write disjoint rows, and have counters of
+//           tickets and regions of the workspace of their own. The Dispatcher of the second waits at its end, so that
+//           whoever waits for the second launch waits for both.
 // Barriers  barrier         arrivals on full                        arrivals on empty
 //           item_ring       1, the Dispatcher                       one per warp that reads items: the Loaders,
 //                                                                   Transposers and Dequantisers once they have a copy,
@@ -68,6 +69,8 @@
 //           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring | stored_scales[fwd_stored_stages] in
 //           front of that, and factors[stages] and row_scales where rows of K and V have scales (token_scales.cuh);
 //           others may have a buffer of O (fwd_o_store).
+// Folders   What a folder below this one is for, and what its files may know, is said at the head of one of them:
+//           device/attn/mask.cuh, device/tile/shared_tile.cuh, device/ptx/types.cuh, contract/types.h.
 #pragma once
 #include "contract/fields.h"
 #include "contract/fwd_legality.h"

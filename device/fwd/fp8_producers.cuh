@@ -23,8 +23,8 @@
 
 namespace froghopper::fwd {
 
-// K with the scales of a tile, and V as it is in memory, by one thread, or of pages by a warp. The order is that of
-// need, K of a tile before its V: a Consumer multiplies K of tile t while it waits for V of t - 1.
+// Loads K with the scales of a tile, and V as it is in memory: one thread, or a warp where K and V are paged. The order
+// is that of need, K of a tile before its V: a Consumer multiplies K of tile t while it waits for V of t - 1.
 template <class Kernel>
 struct Fp8Loader {
   static constexpr FwdVariant V = Kernel::variant;

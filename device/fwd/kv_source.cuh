@@ -32,7 +32,7 @@
 namespace froghopper::fwd {
 
 // Whether this thread of a loader does what one thread does: it takes items, announces bytes, has the next item drawn.
-// Only for threads of a loader: where the rows lie in a tensor, a loader is one thread, and that is the answer.
+// Only threads of a loader may ask. With KvIn::rows a loader is one thread, so the answer is yes.
 template <FwdVariant V>
 __device__ __forceinline__ bool is_leading_thread() {
   return V.kv.in == KvIn::rows || threadIdx.x % 32 == 0;
@@ -73,8 +73,8 @@ __device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
 
 // By whoever has waited for a stage that a loader fills, before wgmma reads it. cp.async writes by the generic proxy
 // and completes after its thread has gone on, so the writer cannot fence; the reader does, after the mbarrier has
-// ordered the writes before it. (Stages that Transposers or Dequantisers fill are fenced by these already, and there
-// the fence is one too many.)
+// ordered the writes before it. (Stages that Transposers or Dequantisers fill are fenced by these already: there it is
+// executed needlessly.)
 template <FwdVariant V>
 __device__ __forceinline__ void fence_for_wgmma() {
   if constexpr (V.kv.in == KvIn::slots) ptx::fence_proxy_async_shared();
@@ -179,7 +179,7 @@ struct KvSource<V, Side, KvIn::slots> {
   const FwdParams& params;
   PageOfRow page_of;
   const char* columns;     // this lane's, in row 0 of page 0 of the item's head
-  int next_pages[groups];  // of this lane's rows of the tile below
+  int next_pages[groups];  // of this lane's rows of the tile that load() is called for next
 
   __device__ KvSource(const FwdParams& params, const WorkItem& item)
       : params(params),

@@ -101,7 +101,7 @@ struct PartEpilogue {
     if (top.exists) params.split.rows[at_top] = of_top;
     if (bottom.exists) params.split.rows[at_bottom] = of_bottom;
   }
-  // The number of a row in the workspace. part: the part's number; even splits: its slot.
+  // Which row of the workspace is that of a row of the tile. part: the part's number; even splits: its slot.
   __device__ long long number(int part, int row_of_tile, const Row& of) const {
     if constexpr (fwd_splits_evenly(V)) return part * static_cast<long long>(m_tile_rows) + row_of_tile;
     return part * params.split.row_heads + (batch() * params.seq_q + at_row(of)) * params.heads_q + of.head;

@@ -34,8 +34,9 @@ __device__ bool draws_late(const FwdParams& params, const WorkItem& item) {
   return !fwd_splits_evenly(V) && item.kv.count() >= params.order.late_tiles;
 }
 
-// A late draw happens when so many loads of K are still to be issued. It takes a read from memory and the load of Q;
-// these tiles and what is being loaded into the ring hide it.
+// A late draw happens when the loads of so many K tiles of the item are still to be issued: late, so that the next item
+// does not wait here while another CTA idles; and early enough for these tiles, and what is being loaded into the ring,
+// to hide the draw, which takes a read from memory, and the load of Q.
 constexpr int draw_at_loads_left = 3;
 
 // PackGQA: no load fills the rows of a Q tile that are padding, but they are multiplied. So they are 0 from the start.
@@ -207,7 +208,7 @@ __device__ __forceinline__ int take_tile_count(typename Kernel::Smem& smem, type
 // The kv tile at which the next item is drawn late.
 __device__ inline int draw_at(const WorkItem& item) { return item.kv.with_left(draw_at_loads_left - 1); }
 
-// Of K or of V: one thread, or of pages a warp.
+// Loads K, or V: one thread, or a warp where K and V are paged.
 template <class Kernel, KvSide Side>
 struct Loader {
   static constexpr FwdVariant V = Kernel::variant;
@@ -233,7 +234,8 @@ struct Loader {
         at.advance();
       }
     }
-    announce_nothing<V>(at, ring);  // the Consumers' last S multiplies what lies there and is not looked at
+    // K: the Consumers' last S multiplies what lies there, and nobody looks at it. V: nobody takes this stage.
+    announce_nothing<V>(at, ring);
   }
 };
 

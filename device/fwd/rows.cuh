@@ -25,6 +25,7 @@ struct MTile {
   __device__ MaskRange<V> mask_range() const { return MaskRange<V>(params.mask, seq_q(), seq_kv(), params.chunk); }
 
   __device__ int first_row() const { return item.q_tile * rows_of_tile<V>(params) + number * m_tile_rows; }
+  // It may lie beyond the sequence's end.
   __device__ int last_row() const { return first_row() + (V.pack_gqa ? params.pack.rows : m_tile_rows) - 1; }
   // This thread's two rows, in the sequence. In a PackGQA tile they may be of two heads: at() tells of which.
   __device__ attn::Rows rows() const {
@@ -67,10 +68,13 @@ struct MTile {
 
   // The kv tiles of the item that this M tile visits, in descending key order: from the one with the highest keys
   // that it attends to, or the one with the lowest keys alone where it has no rows.
-  // It skips at most stages - 1 tiles; with more, two M tiles could wait for each other. M tile A still holds the
-  // last V of the item before, and skips n K tiles until the K that it waits for. M tile B needs these n K tiles, and
-  // gives each back only when it has the V of the one before. There are stages - 1 stages for those V, so n is at
-  // most that.
+  // It skips at most stages - 1 tiles; with more, its wait might not end. Until it has K of its first tile it may hold
+  // the last V of the item before, so v_ring has stages - 1 stages for V of the tiles that it skips. Where one role
+  // fills both rings, in the order K0 V0 K1 V1 ..., that K comes after all of those V. With two stages:
+  //   it skips K0         V0 takes the free stage, and K1 comes
+  //   it skips K0 and K1  V0 takes the free stage, V1 has none until the held V is given back, and K2 comes after V1
+  // Where K and V have Loaders of their own, that K takes the stage of a K of an earlier item, and no M tile needs a V
+  // of this item to give it back. With FP8 MMAs, V can also wait in stored_ring.
   __device__ int first_tile() const {
     if constexpr (V.pack_gqa) return item.kv.first();  // there is no other M tile
     int first = item.kv.first();

@@ -56,7 +56,9 @@ template <FwdVariant V>
 struct ItemsOfSequence {
   RowsRange range;
   int rows_of_tile;
-  int tiles_of_part, most_parts;  // fixed parts only
+  // Fixed parts only: SplitParams::tiles, the planned number, of which the function tiles_of_part() may give more; and
+  // SplitParams::most.
+  int tiles_of_part, most_parts;
 
   __device__ int operator()(const attn::Lengths& lengths) const {
     if (!range.has(lengths.seq_q)) return 0;
@@ -138,7 +140,8 @@ struct EvenSchedule {
     const int sequence = group + holder;
     const attn::Lengths of_sequence = lengths(sequence);
     const int of_head = __shfl_sync(~0u, my_tiles, holder) / params.split.even.heads_of_class;
-    int number = begin - tiles_before_group - __shfl_sync(~0u, my_scan - my_tiles, holder);  // of the next kv tile
+    // The position of the next kv tile: among all kv tiles of the sequence, then of the head, then of the q tile.
+    int number = begin - tiles_before_group - __shfl_sync(~0u, my_scan - my_tiles, holder);
     const int turn = number / of_head,
               head = turn * params.split.even.classes + blockIdx.x % params.split.even.classes;
     number -= turn * of_head;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: what else shared memory holds where 8-bit tiles wait as TMA has loaded them (stored tiles): V, until it
-// is transposed, or K and V, until they are dequantised.
+// device/fwd: what else shared memory holds where 8-bit tiles wait as they are in memory: V, until it is transposed, or
+// K and V, until they are dequantised. "stored" in the names of roles, rings and tiles says that.
 #pragma once
 #include "contract/fields.h"
 #include "contract/fwd_smem.h"

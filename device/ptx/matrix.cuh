@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/ptx: the matrix instructions of one warp (PTX ISA, ldmatrix, stmatrix and mma).
+// device/ptx: the matrix instructions of one warp (PTX ISA, ldmatrix, stmatrix and mma). A stored row is a row of a
+// matrix in shared memory, 16 bytes.
 #pragma once
 #include "device/ptx/types.cuh"
 

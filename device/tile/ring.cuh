@@ -8,8 +8,8 @@ namespace froghopper::tile {
 
 template <int Stages>
 struct Ring {
-  // How many arrive at each, and who: the kernel's head, under Barriers. As a rule, full: one producer, and the bytes
-  // of its loads; empty: one arrival of each consumer warp.
+  // The kernel's head says under Barriers how many arrive at each, and who. As a rule one producer and the bytes of its
+  // loads complete `full`, and one arrival of each consumer warp completes `empty`.
   ptx::u64 full[Stages];
   ptx::u64 empty[Stages];
 
@@ -61,7 +61,8 @@ struct Cursor {
     return expect_bytes(r, bytes);
   }
 
-  // Producers wait in this way for what others publish, and at any barrier: they may sleep (Sleeps).
+  // How threads of producer roles wait, which may sleep (Sleeps): at any barrier, or here for what others have put into
+  // a ring that these threads read, as loaders wait for an item. Consumers wait by wait().
   __device__ void wait_as_producer(Ring<Stages>& r) { wait_as_producer(&r.full[stage], phase); }
   static __device__ void wait_as_producer(ptx::u64* bar, ptx::u32 phase) {
     if constexpr (Sleeps)
