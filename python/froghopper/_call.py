@@ -122,8 +122,9 @@ def output_of(q: str, k: str, v: str, out_dtype: str | None, names: Sequence[str
     """The type of o of 8-bit k and v; q, k and v: names of their types. names: of the types that o may have."""
     if k != v: raise InvalidType(f"v must have the type of k, {k}, but is {v}. Give both {k}, or both {v}.")
     if k not in DTYPES_8_BIT:
+        also = f", or q in {k} too" if k in DTYPES else ""
         raise InvalidType(f"k and v must be {q}, as q is, but are {k}. Give all three in 8 bits, as quantise(q, k, v) "
-                          f"makes them, or q in {k} too.")
+                          f"makes them{also}.")
     if q != k and q not in ("float16", "bfloat16"):
         raise InvalidType(f"q must be {k}, as k is, or float16, or bfloat16, but is {q}. Convert it to one of these.")
     if out_dtype is None: return q if q in DTYPES else "bfloat16"
@@ -181,13 +182,14 @@ def check_scale_is_there(name: str, scale: Any, of: str, dtype: str) -> None:
                           "given. Leave it out.")
 
 
-def check_rank(name: str, shape: Shape, packed: bool) -> None:
+def check_rank(name: str, shape: Shape, packed: bool, ends: str = "cu_seqlens_q and cu_seqlens_kv") -> None:
+    """ends: what says where packed sequences are; empty where the caller takes none in this way."""
     if len(shape) == (3 if packed else 4): return
     reads = PACKED_LAYOUT + " with cu_seqlens" if packed else LAYOUT + " without cu_seqlens"
     out = "Reshape it."
     if packed and len(shape) == 4: out = f"Without cu_seqlens_q and cu_seqlens_kv it is {LAYOUT}."
     if not packed and len(shape) == 3:
-        out = f"Add the missing dimension, or give cu_seqlens_q and cu_seqlens_kv for {PACKED_LAYOUT}."
+        out = "Add the missing dimension" + (f", or give {ends} for {PACKED_LAYOUT}." if ends else ".")
     raise InvalidProblem(f"{name} must be {reads}, but has the shape {list(shape)}. {out}")
 
 

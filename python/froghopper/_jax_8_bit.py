@@ -28,6 +28,7 @@ def type_of_o(q: Any, k: Any, v: Any, out_dtype: Any, sides: dict[str, Any], mer
     if not of_8_bits and out_dtype is None and not any(x is not None for x in sides.values()): return ""
     for name, x in (("q", q), ("k", k), ("v", v)): check_is_array(name, x)
     if not of_8_bits:
+        checked("q", q, q)
         check_not_8_bit(k.dtype.name, sides | {"out_dtype": out_dtype})
         return ""
     wanted = None if out_dtype is None else name_of_type(out_dtype)

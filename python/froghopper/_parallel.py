@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 import pathlib
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,6 +67,20 @@ def described(whole: _c.Problem, ranks: int, rank: int, scheme: str, layout: str
 def chosen_by_plan(scheme: str, heads_ranks: int) -> bool:
     """Whether ranks whose models of time differ could choose differently, so that a run compares their plans."""
     return scheme == "auto" or (scheme in GRIDS and not heads_ranks)
+
+
+def environment() -> dict[str, str]:
+    """The environment variables that plans depend on, and a checksum of what the file holds that one of them names."""
+    found = {name: os.environ.get(name, "") for name in ("FROGHOPPER_CP_CHUNKS", "FROGHOPPER_CP_TOPOLOGY")}
+    file = found.pop("FROGHOPPER_CP_TOPOLOGY")
+    return found | {"the file of FROGHOPPER_CP_TOPOLOGY": checksum(file) if file else "not given"}
+
+
+@functools.lru_cache(maxsize=64)
+def checksum(file: str) -> str:
+    """As it was at first, as a plan keeps its figures."""
+    try: return f"of the checksum {zlib.crc32(pathlib.Path(file).read_bytes()):08x}"
+    except OSError as error: return f"not readable ({error.strerror})"
 
 
 def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, scheme: str = "auto",

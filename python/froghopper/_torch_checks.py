@@ -74,9 +74,14 @@ def check_place(name: str, x: Tensor, q: Tensor) -> None:
 
 def dense_of(name: str, x: Tensor) -> str:
     """How to get a dense tensor of one that is not, as a message says it."""
-    if x.layout is torch.jagged: return f"{name}.values() with {name}.offsets().int() as cu_seqlens"
+    if x.layout is torch.jagged:
+        rows = getattr(x, "_ragged_idx", 1)  # the dimension of unequal lengths: 2 where heads come first
+        packed = name if rows == 1 else f"{name}.transpose(1, {rows})"
+        if x.lengths() is not None: packed += ".contiguous()"  # there are gaps between the parts
+        return f"{packed}.values() with {packed}.offsets().int() as cu_seqlens"
     if x.layout is not torch.strided: return f"{name}.to_dense()"
-    return f"torch.cat({name}.unbind()) with 0 and the ends of its parts as cu_seqlens"
+    return (f"torch.cat({name}.unbind()), if its parts are [rows, heads, dim], with 0 and the ends of the parts as "
+            "cu_seqlens")
 
 
 def check_like(name: str, x: Tensor, q: Tensor, shape: Shape) -> None:
@@ -124,8 +129,9 @@ def check_lengths(name: str, x: Tensor, q: Tensor) -> None:
 
 def check_table(table: Tensor, batch: int) -> None:
     if table.dtype == torch.int32 and table.ndim == 2 and table.shape[0] == batch: return
+    out = "Use block_table.int()." if table.dtype != torch.int32 else "Give a row of pages for each sequence."
     raise InvalidTensor(f"block_table must be int32 [batch, columns] with batch {batch}, but is {name_of(table.dtype)} "
-                        f"with the shape {list(table.shape)}. Use block_table.int() for the type.")
+                        f"with the shape {list(table.shape)}. {out}")
 
 
 def name_of(dtype: torch.dtype) -> str: return str(dtype).removeprefix("torch.")

@@ -15,9 +15,9 @@ from froghopper import _torch_cp_documents as packing
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_layout as layouts
 from froghopper._c import Status
-from froghopper._call import cached, describe
+from froghopper._call import cached, check_rank, describe
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
-from froghopper._parallel import Plan, check_status
+from froghopper._parallel import Plan, check_status, environment
 from froghopper._torch_calls import address
 from froghopper._torch_cp_copies import Shared
 from froghopper._torch_cp_layout import Layout
@@ -93,7 +93,7 @@ def agreed(group: Any, call: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor 
         check(q, k, v, sink, slopes, documents, options)
         return {**of_all_ranks(q, k, v), "layout": layout, "device": name_of(q), **options._asdict(),
                 "sink": numbers_of(sink), "alibi_slopes": numbers_of(slopes),
-                "cu_seqlens": packing.in_words(documents), **same}
+                "cu_seqlens": packing.in_words(documents), **environment(), **same}
     said = groups.agree(group, call, shared, lambda: {"rows": q.shape[1], **(own or {})})
     layouts.check_rows(layout, "q", [each["rows"] for each in said], group.size())
     if documents is not None: packing.check_documents(documents.tolist(), total_of(said))
@@ -126,6 +126,7 @@ def total_of(said: list[dict[str, Any]]) -> int: return sum(each["rows"] for eac
 def check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None, documents: Tensor | None,
           options: Options) -> None:
     """Types, devices and shapes of this rank's tensors."""
+    for name, x in (("q", q), ("k", k), ("v", v)): check_rank(name, x.shape, False, ends="")
     calls.check(calls.Inputs(q, k, v, sink, None, None, None, None, slopes), calls.Options(
         calls.LOOK, calls.LOOK, *options[1:6], False, options.deterministic, 0, 0, False))
     if q.shape[1] != k.shape[1]:

@@ -298,7 +298,7 @@ def lengths_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options) 
     for name, x in (("cu_seqlens_q", begins), ("seqused_q", given.seqused_q), ("seqused_kv", given.seqused_kv)):
         if x is not None: calls.check_lengths(name, x, q)
     packed = begins is not None
-    check_rank("q", q.shape, packed)
+    check_rank("q", q.shape, packed, "cu_seqlens_q and max_seqlen_q")
     check_pool(k.shape, v.shape)
     if begins is not None and not begins.shape[0]:
         raise InvalidProblem("cu_seqlens_q must have one number more than there are sequences, but has 0. Use [0] for "

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of froghopper.torch.context_parallel that are wrong on one rank or on all, for context_parallel_ranks.py."""
+import os
 import time
 
 import numpy as np
@@ -67,6 +68,12 @@ def disagreeing(rank, size):
         *tensors, options = made()
         try: found[name] = repr(cp.attention(*tensors, **options).shape)
         except froghopper.Error as error: found[name] = str(error)
+    for name, of_rank in (("CHUNKS", ("0", "2")), ("CHUNKS of one", ("0", "x")), ("TOPOLOGY", (__file__, "/none"))):
+        variable = f"FROGHOPPER_CP_{name.partition(' ')[0]}"
+        os.environ[variable] = of_rank[last]
+        try: found[name] = repr(cp.attention(*[q(1, 4, 2, 8)] * 3, scheme="all_gather").shape)
+        except froghopper.Error as error: found[name] = str(error)
+        del os.environ[variable]
     found["then"] = cp.attention(*[q(1, 4, 2, 8)] * 3).sum().item()
     rows, sink = q(1, 4, 2, 8), torch.tensor([0.5, 2.0])
     found["16-bit sinks"] = [torch.equal(*(call(sink=x) for x in (sink, sink.bfloat16()))) for call in (

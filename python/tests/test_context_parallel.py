@@ -211,6 +211,9 @@ def test_shard_by_document_has_a_gradient(found):
     ("documents without memory", "cu_seqlens must be .* that holds numbers, but is .* on meta"),
     ("array for a layout", "layout must be"), ("array for a scheme", "scheme must be"),
     ("unknown group", "group must be .* none is called 'no such group'"),
+    ("CHUNKS", "^FROGHOPPER_CP_CHUNKS must be the same on every rank .* is 0 on rank 0 and 2 on rank 2"),
+    ("CHUNKS of one", "^FROGHOPPER_CP_CHUNKS must .* is 0 on rank 0 and x on rank 2"),
+    ("TOPOLOGY", "^the file of FROGHOPPER_CP_TOPOLOGY must .* checksum .* on rank 0 and not readable .* on rank 2"),
     ("documents, batch", "q must have a batch of 1 with cu_seqlens, .* but has 2"),
 ])
 def test_ranks_that_disagree_are_told_so(found, name, wanted):

@@ -222,3 +222,13 @@ def test_on_a_gpu(kind):
     def call(*x): return np.asarray(attention(*x, causal=True, out_dtype="float32", **in_jax(given)))
     found = call(*(jax.device_put(x, device) for x in arrays))
     np.testing.assert_allclose(found, call(*map(jnp.asarray, arrays)), rtol=0.05, atol=0.1)
+
+
+def test_types_that_are_none_of_ours_are_told_of_first():
+    """Not that they have no scales; and what is no type of q is no way out."""
+    q, k, v = map(jnp.asarray, NARROW)
+    for dtype in ("int8", "uint8", "float8_e4m3fnuz"):
+        with pytest.raises(TypeError, match=f"q, k and v must be .*float32.*, but are {dtype}"):
+            attention(*(x.astype(dtype) for x in (q, k, v)), **ONES)
+        with pytest.raises(TypeError, match="Give all three in 8 bits, as quantise.q, k, v. makes them.$"):
+            attention(q, k.astype(dtype), v.astype(dtype), **ONES)

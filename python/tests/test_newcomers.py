@@ -185,6 +185,15 @@ def test_the_way_out_of_nested_tensors():
     wanted = [attention(*[part[None]] * 3)[0] for part in parts]
     found = attention(*[torch.cat(old.unbind())] * 3, cu_seqlens_q=ends, cu_seqlens_kv=ends)
     torch.testing.assert_close(found, torch.cat(wanted))
+    jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    padded = torch.stack([torch.cat([part, part])[:9] for part in parts])
+    gaps = torch.nested.narrow(padded, 1, torch.tensor([0, 0]), torch.tensor([5, 7]), layout=torch.jagged)
+    for x in (jagged, jagged.transpose(1, 2), gaps):  # as the message says
+        with pytest.raises(froghopper.Error) as refusal: attention(x, x, x)
+        values, offsets = re.search(r"Use q(.*?) with q(.*?) as cu_seqlens", str(refusal.value)).groups()
+        ends, packed = eval("x" + offsets), eval("x" + values)
+        found = attention(packed, packed, packed, cu_seqlens_q=ends, cu_seqlens_kv=ends)
+        torch.testing.assert_close(found, torch.cat(wanted))
 
 
 def test_scales_are_told_of_in_words():
@@ -244,3 +253,13 @@ def test_compiled_code_of_any_shape_tells_of_axes(options):
     refused(ValueError, words, lambda: attention(Q, x, x, **options))
     compiled = torch.compile(lambda q, k: attention(q, k, k, **options), backend="aot_eager", dynamic=True)
     refused(ValueError, words, lambda: compiled(Q, x))
+
+
+def test_what_is_missing_for_packed_sequences_and_tables():
+    """The words of the function that was called, and a way out of what is wrong."""
+    q = drawn(2, 4, 64)
+    refused(ValueError, "Add the missing dimension, or give cu_seqlens_q and max_seqlen_q for",
+            lambda: paged_attention(q, POOL, POOL, TABLE, seqused_kv=LENGTHS))
+    for table, way in ((TABLE[0], "Give a row of pages for each"), (TABLE.float(), r"Use block_table.int\(\)")):
+        refused(ValueError, f"block_table must be int32 .batch, columns. .*{way}",
+                lambda table=table: paged_attention(q[:, None], POOL, POOL, table, seqused_kv=LENGTHS))

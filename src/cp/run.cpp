@@ -228,8 +228,8 @@ Result<void> Run::agree(uint64_t mine) {
     return Failure{
         FH_INVALID_PROBLEM,
         text("rank {} is about to compute something else than rank {}: digests {:016x} and {:016x}. Problem, "
-             "documents, ranks, scheme, layout, dtype_out, call and whether grad_lse is given must be the same on "
-             "all.",
+             "documents, ranks, scheme, layout, dtype_out, topology (FROGHOPPER_CP_TOPOLOGY), call and whether "
+             "grad_lse is given must be the same on all.",
              peer, plan_.rank, digests_[peer], mine)};
   }
   return {};
