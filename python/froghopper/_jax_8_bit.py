@@ -5,7 +5,6 @@ array is whole, so that jax.vmap and meshes divide it as they divide q, k and v.
 # mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call"
 import ctypes
 import itertools
-import math
 from typing import Any
 
 import jax
@@ -94,8 +93,8 @@ def float32_of(name: str, scale: Any) -> Any:
     if isinstance(scale, (jax.Array, np.ndarray)):
         check_is_array(name, scale)
         return scale if isinstance(scale, np.ndarray) and scale.dtype == np.float32 else checked(name, scale, scale)
-    found = number(name, scale)
-    narrow = ctypes.c_float(found).value
-    if math.isinf(narrow) and not math.isinf(found):
-        raise InvalidProblem(f"{name} must fit float32, but is {shown(scale)}. Give a smaller one.")
+    narrow = ctypes.c_float(number(name, scale)).value
+    if not 2.0**-126 <= narrow <= 2.0**126:  # of an array only the library sees that, when it runs
+        raise InvalidProblem(f"{name} must be positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126), but is "
+                             f"{shown(scale)}. Use 1 for numbers that stand for themselves.")
     return np.full((), narrow, np.float32)

@@ -184,7 +184,7 @@ REFUSED = {
     "scale_k must .*, but has .2, 4": (NARROW, ONES | dict(scale_k=jnp.ones((2, 4)))),
     "scale_k must be float32, but is float16": (NARROW, ONES | dict(scale_k=jnp.ones((), jnp.float16))),
     "scale_k must be a number, but is 'one'": (NARROW, ONES | dict(scale_k="one")),
-    "scale_v must fit float32, but is 1e\\+39": (NARROW, ONES | dict(scale_v=1e39)),
+    "scale_v must be positive, .* but is 1e\\+39": (NARROW, ONES | dict(scale_v=1e39)),
     "scale_k and scale_v must be alike": (NARROW, ONES | dict(scale_k=jnp.ones((2, 300, 2)))),
     "out_dtype must .*, but is int8": (NARROW, ONES | dict(out_dtype="int8")),
     "mean_k and mean_v must be given together": (NARROW, ONES | dict(mean_k=jnp.ones((2, 1, 2, 64)))),
@@ -210,7 +210,15 @@ def test_refused(sentence):
 
 def test_what_only_the_numbers_show():
     with pytest.raises(Exception, match="scale_k .*sequence 0, head 0 is 0"):
-        jax.block_until_ready(attention(*map(jnp.asarray, NARROW), **ONES | dict(scale_k=0)))
+        jax.block_until_ready(attention(*map(jnp.asarray, NARROW), **ONES | dict(scale_k=jnp.zeros(()))))
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, float("nan"), float("inf"), 1e-60])
+def test_a_number_that_is_no_scale_is_refused_while_it_is_traced(scale):
+    given = ONES | dict(scale_k=scale)
+    for call in (attention, jax.jit(functools.partial(attention, **given))):
+        with pytest.raises(froghopper.InvalidProblem, match="scale_k must be positive, from 1.2e-38 .* Use 1 for"):
+            call(*map(jnp.asarray, NARROW), **(given if call is attention else {}))
 
 
 @pytest.mark.parametrize("kind", ["one", "heads", "blocks", "heads columns", "rows"])
