@@ -22,8 +22,8 @@ constexpr const char* variable = "FROGHOPPER_CP_CHUNKS";
 constexpr int64_t most_chunks = 3;  // each is one more merge
 constexpr int64_t most_share = 8;
 
-// Each rank looks at what each other one receives from each, which takes milliseconds of more ranks. So many and more
-// have two levels anyway.
+// A rank works out what every rank receives from every other, which takes milliseconds where there are more ranks. So
+// many usually have two levels anyway.
 constexpr int64_t most_ranks_in_chunks = 16;
 
 // Where there are many rows, they are cut at multiples of this, so that tiles are full.
