@@ -75,9 +75,10 @@ def check_place(name: str, x: Tensor, q: Tensor) -> None:
 def dense_of(name: str, x: Tensor) -> str:
     """How to get a dense tensor of one that is not, as a message says it."""
     if x.layout is torch.jagged:
-        rows = getattr(x, "_ragged_idx", 1)  # the dimension of unequal lengths: 2 where heads come first
+        jagged: Any = x  # whose class PyTorch does not name
+        rows = jagged._ragged_idx  # the dimension of unequal lengths: 2 where heads come first
         packed = name if rows == 1 else f"{name}.transpose(1, {rows})"
-        if x.lengths() is not None: packed += ".contiguous()"  # there are gaps between the parts
+        if jagged.lengths() is not None: packed += ".contiguous()"  # there are gaps between the parts
         return f"{packed}.values() with {packed}.offsets().int() as cu_seqlens"
     if x.layout is not torch.strided: return f"{name}.to_dense()"
     return (f"torch.cat({name}.unbind()), if its parts are [rows, heads, dim], with 0 and the ends of the parts as "
