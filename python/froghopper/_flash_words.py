@@ -55,6 +55,11 @@ def dense_order(given: Sequence[Any]) -> Sequence[str] | None:
     return None if ours else FLASH_2[:-1]
 
 
+def pair_order(given: Sequence[Any]) -> Sequence[str] | None:
+    """Of flash_attn_kvpacked_func, which FlashAttention-3 has not: a number alone is a dropout_p."""
+    return FLASH_2[:-1] if len(given) == 1 and type(given[0]) in (int, float) else dense_order(given)
+
+
 def packed_order(given: Sequence[Any]) -> Sequence[str] | None:
     """vLLM's order, where a whole number comes first; FlashAttention 2's, where a number follows max_seqlen_k."""
     if len(given) > 2 and all(type(x) is int or (isinstance(x, Tensor) and x.ndim == 0) for x in given[:2]):
@@ -96,7 +101,10 @@ def in_any_order(order: Callable[[Sequence[Any]], Sequence[str] | None] | None =
 
         @functools.wraps(function)
         def call(*given: Any, **words: Any) -> Any:
-            if order is not None and len(given) > first and (names := order(given[first:])) is not None:
+            names = order(given[first:]) if order is not None and len(given) > first else None
+            if names is None and order is dense_order and len(given) > first and "softmax_scale" in words:
+                names = FLASH_2[:-1]  # what stands in its place is none
+            if names is not None:
                 given, words = given[:first], by_name(name, names, given[first:], words)
             for word in words:
                 if word not in known: return translated_call(told, "flash_attn_interface", given, words, known)

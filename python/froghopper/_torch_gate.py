@@ -145,8 +145,8 @@ def plain_forward(with_grad: bool, *arguments: Any) -> Any:
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     """For the backward pass: what was read, and what came of it."""
     if not inputs[-FLAGS]:
-        raise Unsupported("with_lse is False and q, k, v, sink or gate requires a gradient; the backward pass reads "
-                          "lse. Call with with_lse.")
+        raise Unsupported("return_lse must be True here, as q, k, v, sink or gate requires a gradient and the backward "
+                          "pass reads lse, but is False. Use return_lse=True.")
     ctx.mark_non_differentiable(output[2])
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs[:3], *output[:2], *inputs[3:GATE + 1])

@@ -132,8 +132,8 @@ def check_known(arguments: tuple[Any, ...]) -> None:
 def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     """For the backward pass: what was read, and what came of it."""
     if not inputs[-2]:
-        raise Unsupported("with_lse is False and q, k, v or sink requires a gradient; the backward pass reads lse. "
-                          "Call with with_lse.")
+        raise Unsupported("return_lse must be True here, as q, k, v or sink requires a gradient and the backward pass "
+                          "reads lse, but is False. Use return_lse=True.")
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs[:3], *output, *inputs[3:FIRST_OPTION])
     ctx.options = inputs[FIRST_OPTION:FIRST_OPTION + OPTION_COUNT + 1]

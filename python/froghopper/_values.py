@@ -181,5 +181,9 @@ def check_not_8_bit(dtype: str, given: dict[str, Any]) -> None:
     """Of what goes with 8-bit k and v alone, where k has another type: nothing is given."""
     for name, value in given.items():
         if value is None: continue
+        if dtype in ("int8", "uint8"):
+            raise InvalidType(f"k and v must have an 8-bit type where {name} is given, but are {dtype}. If they hold "
+                              "the bytes of such a type, use k.view(torch.float8_e4m3fn), or what views it in NumPy "
+                              "or JAX.")
         raise InvalidType(f"{name} must be None where k is {dtype}, as it goes with 8-bit k and v, but is given. "
                           "Leave it out.")

@@ -29,6 +29,7 @@ SAME = {
     "return_softmax_lse": ("return_lse", "return_attn_probs"), "return_attn_probs": ("return_lse",
                                                                                      "return_softmax_lse"),
     "return_lse": ("return_softmax_lse", "return_attn_probs"), "return_residual": ("return_lse",),
+    "cu_seqlens_q": ("cu_seqlens",), "max_seqlen_q": ("max_seqlen",), "seqused_q": ("seqused",),
     "q_v": ("qv",), "block_tables": ("block_table",), "page_table": ("block_table",),
 }
 # Nearly meant alike, or spelled like another one: what a wrong word is answered with.
@@ -40,8 +41,8 @@ NEAR = {
     "k_scale": ("scale_k", "k_descale"), "v_scale": ("scale_v", "v_descale"), "q": ("query",), "k": ("key",),
     "v": ("value",), "key_cache": ("k_cache", "k"), "value_cache": ("v_cache", "v"), "k_cache": ("k",),
     "v_cache": ("v",), "query": ("q",), "key": ("k",), "value": ("v",), "k_descale": ("scale_k",),
-    "v_descale": ("scale_v",), "causal": ("is_causal",), "cu_seqlens_q": ("cu_seqlens",),
-    "max_seqlen_q": ("max_seqlen",), "cu_seqlens_k_new": ("cu_seqlens",), "max_seqlen_k_new": ("max_seqlen",),
+    "v_descale": ("scale_v",), "causal": ("is_causal",), "cu_seqlens_kv": ("seqused_kv",),
+    "cu_seqlens_k_new": ("cu_seqlens",), "max_seqlen_k_new": ("max_seqlen",),
     "interleaved": ("rotary_interleaved",), "is_neox": ("rotary_interleaved",), "cos": ("rotary_cos",),
     "sin": ("rotary_sin",), "cos_sin_cache": ("rotary_cos", "rotary_sin"), "rotary_seqlens": ("positions",),
     "position_ids": ("positions",), "slots": ("slot_mapping",), "eps": ("norm_epsilon",),

@@ -46,9 +46,9 @@ from torch import Tensor
 
 from froghopper import _kv_cache as kv_cache
 from froghopper._errors import InvalidProblem
-from froghopper._flash_words import (OF_ENDS, OF_KV, OF_QKV, WHOLE, cache_order, columns, dense_keys, dense_order,
-                                     extras_of, in_any_order, length_of, options_of, packed_order, parts_of, refuse,
-                                     scales_of, speaks_of, without_gradients)
+from froghopper._flash_words import (OF_ENDS, OF_KV, OF_QKV, WHOLE, by_name, cache_order, columns, dense_keys,
+                                     dense_order, extras_of, in_any_order, length_of, options_of, packed_order,
+                                     pair_order, parts_of, refuse, scales_of, speaks_of, without_gradients)
 from froghopper._kv_cache import get_scheduler_metadata, reshape_and_cache_flash
 from froghopper._merge import flash_attn_combine, merge_attn_states
 from froghopper._pages import table_of
@@ -265,7 +265,10 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
 
 @speaks_of(OF_KV)
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *rest: Any, **words: Any) -> Any:
-    """FlashAttention 2's: flash_attn_func of q and kv [batch, seq_k, 2, heads_k, dim], which is read where it lies."""
+    """FlashAttention 2's: flash_attn_func of q and kv [batch, seq_k, 2, heads_k, dim], which is read where it lies.
+    A number alone behind kv is dropout_p, as there."""
+    names = pair_order(rest) if rest else None
+    if names is not None: rest, words = (), by_name("flash_attn_kvpacked_func", names, rest, words)
     return flash_attn_func(q, *parts_of("kv", kv, 5, 2), *rest, **words)
 
 

@@ -62,6 +62,18 @@ def test_tensors_in_one(given, wanted):
                        packed(**wanted))
 
 
+def test_a_number_that_can_only_be_dropout():
+    """FlashAttention-3 has no kvpacked, and a scale that is named does not stand in its place too."""
+    qkv, kv = drawn(2, 5, 3, 4, 64), torch.stack((K, V), 2)
+    for call in (lambda: fa.flash_attn_kvpacked_func(Q, kv, 0.1, causal=True),
+                 lambda: fa.flash_attn_kvpacked_func(Q, kv, 0.1, softmax_scale=0.3),
+                 lambda: fa.flash_attn_qkvpacked_func(qkv, 0.1, softmax_scale=0.3),
+                 lambda: fa.flash_attn_func(Q, K, V, 0.1, softmax_scale=0.3)):
+        with pytest.raises(NotImplementedError, match="dropout_p must be 0"): call()
+    assert torch.equal(fa.flash_attn_func(Q, K, V, 0.0, softmax_scale=0.3),
+                       fa.flash_attn_func(Q, K, V, softmax_scale=0.3))
+
+
 def test_tensors_in_one_of_other_shapes():
     with pytest.raises(ValueError, match=r"kv must be \[batch, seq, 2, heads, dim\], .*torch.stack\(\(k, v\), -3\)"):
         fa.flash_attn_kvpacked_func(Q, K)

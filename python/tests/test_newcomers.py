@@ -263,3 +263,19 @@ def test_what_is_missing_for_packed_sequences_and_tables():
     for table, way in ((TABLE[0], "Give a row of pages for each"), (TABLE.float(), r"Use block_table.int\(\)")):
         refused(ValueError, f"block_table must be int32 .batch, columns. .*{way}",
                 lambda table=table: paged_attention(q[:, None], POOL, POOL, table, seqused_kv=LENGTHS))
+
+
+def test_one_step_in_one_set_of_names():
+    """Rows of a prefill are appended with the names that paged_attention has, and the other way is told."""
+    rows, ends = drawn(12, 2, 64), torch.tensor([0, 5, 12], dtype=torch.int32)
+    pools = [[torch.zeros_like(POOL) for _ in "kv"] for _ in range(2)]
+    append_kv(rows, rows, *pools[0], block_table=TABLE, cu_seqlens=ends, max_seqlen=7)
+    append_kv(rows, rows, *pools[1], block_table=TABLE, cu_seqlens_q=ends, max_seqlen_q=7)
+    assert torch.equal(pools[0][0], pools[1][0]) and pools[0][0].any()
+    refused(TypeError, "Did you mean seqused_kv", lambda: paged_attention(
+        drawn(2, 1, 4, 64), POOL, POOL, TABLE, seqused_kv=LENGTHS, cu_seqlens_kv=ends))
+
+
+def test_bytes_that_are_no_type():
+    refused(TypeError, "k and v must have an 8-bit type where scale_k is given, but are uint8.*k.view",
+            lambda: attention(Q.half(), *[x.to(torch.uint8) for x in (K, V)], scale_k=1.0, scale_v=1.0))

@@ -69,6 +69,8 @@ std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, cons
         p.page_size);
   if (use == Use::absent && given.data && !*tensor.option)
     return text("{0} is set, but op is {1}, which has no {0}. Leave {0} NULL.", tensor.name, name_of(p.op));
+  if (use == Use::absent && given.data && tensor.view == &Views::block_table && p.paged())
+    return "block_table is set, and slots too; slot_mapping says where rows go. Leave block_table NULL, or slots 0.";
   if (use == Use::absent && given.data)
     return text(
         "{0} is set, but the problem has no {1}, so it would be ignored. Set {2} in the problem, or leave {0} NULL.",
