@@ -352,6 +352,16 @@ TEST(Append, TheJudgeSeesAStepAByteAndARowTooFew) {
   EXPECT_NE(why([](Appended& t) { t.views().cache_v.as<uint8_t>()[0] = 0xff; }), "");
 }
 
+TEST(Append, SaysThatSlotsNeedNoBlockTable) {
+  Appended t("append bf16 b2 hq2 hkv2 sq1 skv0 d64 slots page16 pages4");
+  int32_t page = 0;
+  t.in.tensors.block_table = {&page, 1, 1, 0};
+  const fh_problem user = t.p.user_struct();
+  EXPECT_EQ(fh_attention(&user, "cpu", &t.in.tensors, nullptr, 0, nullptr), FH_INVALID_TENSOR);
+  EXPECT_STREQ(fh_last_error(),
+               "block_table is set, and slots too; slot_mapping says where rows go. Leave block_table NULL, or slots 0.");
+}
+
 TEST(Append, OfBf16AndE4m3IsOfPresets) {
   const auto presets = test::listed_presets();
   Problem p = *Problem::parse("append bf16 b1 hq1 hkv1 sq1 skv1 d16");

@@ -211,9 +211,6 @@ const BadTensors bad_tensors[] = {
      "cu_seqlens_q NULL."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 seqused", [](fh_tensors& t) { t.seqused_kv = nullptr; },
      "seqused_q and seqused_kv are NULL; a problem with seqused needs one of them. Set one."},
-    {"append bf16 b2 hq8 hkv2 sq4 skv0 d64 slots page16 pages8",
-     [](fh_tensors& t) { t.block_table.data = somewhere<void>(8); },
-     "block_table is set, and slots too; slot_mapping says where rows go. Leave block_table NULL, or slots 0."},
     {batched, [](fh_tensors& t) { t.seqused_q = somewhere<int32_t>(8); },
      "seqused_q is set, but the problem has no seqused, so it would be ignored. Set seqused in the problem, or leave "
      "seqused_q NULL."},

@@ -41,7 +41,7 @@ NEAR = {
     "k_scale": ("scale_k", "k_descale"), "v_scale": ("scale_v", "v_descale"), "q": ("query",), "k": ("key",),
     "v": ("value",), "key_cache": ("k_cache", "k"), "value_cache": ("v_cache", "v"), "k_cache": ("k",),
     "v_cache": ("v",), "query": ("q",), "key": ("k",), "value": ("v",), "k_descale": ("scale_k",),
-    "v_descale": ("scale_v",), "causal": ("is_causal",), "cu_seqlens_kv": ("seqused_kv",),
+    "v_descale": ("scale_v",), "causal": ("is_causal",), "cu_seqlens_kv": ("seqused_kv", "cu_seqlens"),
     "cu_seqlens_k_new": ("cu_seqlens",), "max_seqlen_k_new": ("max_seqlen",),
     "interleaved": ("rotary_interleaved",), "is_neox": ("rotary_interleaved",), "cos": ("rotary_cos",),
     "sin": ("rotary_sin",), "cos_sin_cache": ("rotary_cos", "rotary_sin"), "rotary_seqlens": ("positions",),

@@ -20,8 +20,7 @@ type of q. Descales of 16-bit tensors are not read.
 FlashAttention 2 and vLLM's fork: their orders of positional arguments are known by the types of these, and their words
 are taken too: dropout_p of 0, alibi_slopes, s_aux (sinks), return_softmax_lse, out, fa_version, scheduler_metadata, a
 window_size that is None, a list or one number, and keys without cu_seqlens_k. merge_attn_states and
-reshape_and_cache_flash are vLLM's. A word that no function here has raises TypeError with the one to use.
-docs/9-python.md has a table of them.
+reshape_and_cache_flash are vLLM's. Any other word raises TypeError with the one to use (docs/9-python.md).
 
 What differs on purpose
   return_attn_probs   gives (out, lse) as there; a gradient of lse is used here and is dropped there
@@ -265,10 +264,8 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
 
 @speaks_of(OF_KV)
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *rest: Any, **words: Any) -> Any:
-    """FlashAttention 2's: flash_attn_func of q and kv [batch, seq_k, 2, heads_k, dim], which is read where it lies.
-    A number alone behind kv is dropout_p, as there."""
-    names = pair_order(rest) if rest else None
-    if names is not None: rest, words = (), by_name("flash_attn_kvpacked_func", names, rest, words)
+    """FlashAttention 2's, and its order: flash_attn_func of q and kv [batch, seq_k, 2, heads_k, dim], read in place."""
+    if rest and (names := pair_order(rest)): rest, words = (), by_name("flash_attn_kvpacked_func", names, rest, words)
     return flash_attn_func(q, *parts_of("kv", kv, 5, 2), *rest, **words)
 
 

@@ -329,7 +329,8 @@ def test_what_is_refused(bad, kind, words):
 def test_what_the_operators_refuse():
     q, k, v = qkv(2, 5, 4, 16, grad=True)
     arguments = [q, k, v, *[None] * 6, -1, -1, False, -1, -1, 0.0, None, False, False, 0, 0, False, ""]
-    with pytest.raises(NotImplementedError, match="return_lse must be True here, as q"): ops.forward_op(*arguments, False, False)
+    with pytest.raises(NotImplementedError, match="return_lse must be True here, as q"):
+        ops.forward_op(*arguments, False, False)
     o, lse = (x.detach() for x in ops.forward_op(*arguments, True, True))
     still = [q.detach(), k.detach(), v.detach()]
     for bad, kind, words in (((o[:, :4], None, *still, o, lse), ValueError, "grad_o must .*, but has .2, 4, 4, 16"),
