@@ -358,8 +358,8 @@ TEST(Append, SaysThatSlotsNeedNoBlockTable) {
   t.in.tensors.block_table = {&page, 1, 1, 0};
   const fh_problem user = t.p.user_struct();
   EXPECT_EQ(fh_attention(&user, "cpu", &t.in.tensors, nullptr, 0, nullptr), FH_INVALID_TENSOR);
-  EXPECT_STREQ(fh_last_error(),
-               "block_table is set, and slots too; slot_mapping says where rows go. Leave block_table NULL, or slots 0.");
+  EXPECT_TRUE(std::string(fh_last_error())
+                  .ends_with("slots too; slot_mapping says where rows go. Leave block_table NULL, or slots 0."));
 }
 
 TEST(Append, OfBf16AndE4m3IsOfPresets) {
