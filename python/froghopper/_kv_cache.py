@@ -360,7 +360,7 @@ def is_packed(q: Tensor, v_cache: Tensor, out: Tensor | None) -> bool:
     if v_cache.shape[1] < 2 or q.ndim == 4 and q.shape[1] == 0: return False
     if out is None or q.ndim == 3: return True
     if out.shape != (*q.shape[:3], v_cache.shape[-1]): return False  # which is said in the words of the caller
-    return out.shape[1] == 1 or out.stride(0) == out.shape[1] * out.stride(1)
+    return bool(out.shape[1] == 1 or out.stride(0) == out.shape[1] * out.stride(1))
 
 
 def attend_from_left(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor | None, cache_leftpad: Tensor,
