@@ -6,10 +6,10 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
-#include <functional>
-#include <future>
 #include <stdexcept>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -49,6 +49,19 @@ std::tuple<std::string, std::string, std::string> by_tile(const std::string& nam
     at = end;
   }
   return {name.substr(0, first) + sizes, words, name};
+}
+
+// As many threads as cores, and no more: each takes 65 MB.
+std::vector<std::string> all_compressed(const std::vector<std::string>& groups) {
+  std::vector<std::string> parts(groups.size());
+  std::atomic<size_t> next = 0;
+  std::vector<std::jthread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
+    threads.emplace_back([&] {
+      for (size_t group; (group = next++) < groups.size();) parts[group] = compressed(groups[group]);
+    });
+  threads.clear();  // when all have ended
+  return parts;
 }
 
 template <class T>
@@ -94,13 +107,10 @@ std::string bundle_of(const std::map<std::string, std::string>& kernel_files) {
     kernel.name += static_cast<uint32_t>(names_at);
     add(bytes, kernel);
   }
-  std::vector<std::future<std::string>> parts;
-  for (const std::string& group : files)
-    parts.push_back(std::async(std::launch::async, compressed, std::cref(group)));
+  const std::vector<std::string> parts = all_compressed(files);
   for (size_t i = 0; i < files.size(); ++i) {
-    const std::string part = parts[i].get();
-    add(bytes, BundledGroup{names_at + names.size() + packed.size(), part.size(), files[i].size()});
-    packed += part;
+    add(bytes, BundledGroup{names_at + names.size() + packed.size(), parts[i].size(), files[i].size()});
+    packed += parts[i];
   }
   return bytes + names + packed;
 }

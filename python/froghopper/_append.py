@@ -60,8 +60,7 @@ def problem_of(sizes: Sizes, heads: tuple[int, int], dims: tuple[int, int], dtyp
                norm_dtype: str | None, scale_tokens: bool, max_sms: int) -> _c.Problem:
     """heads: of q and of k. dims: of q and k, and of v."""
     if dtype not in DTYPES:
-        raise InvalidType(f"k must be one of {', '.join(DTYPES)}, but is {dtype}. Convert it "
-                          "to one of these.")
+        raise InvalidType(f"k must be one of {', '.join(DTYPES)}, but is {dtype}. Convert it to one of these.")
     known = DTYPES | DTYPES_8_BIT
     if dtype_kv not in known:
         raise InvalidType(f"k_cache must be one of {', '.join(known)}, but is {dtype_kv}. Use a view of one of these.")

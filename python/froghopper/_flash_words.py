@@ -6,7 +6,7 @@
     extras_of      what only some of the libraries have: dropout_p, alibi_slopes, s_aux, block_table, out
 """
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -46,21 +46,23 @@ VLLM = ("max_seqlen_q", "cu_seqlens_q", "max_seqlen_k", "cu_seqlens_k", "seqused
         "fa_version", "s_aux")
 
 
-def dense_order(given: Sequence[Any]) -> Sequence[str] | None:
-    """FlashAttention 2's order, where what follows q, k and v cannot be FlashAttention-3's softmax_scale, causal, qv.
-    A 0 alone is its dropout_p: FlashAttention-3 has a scale there, and a scale of 0 is given by its name."""
+def dense_order(given: Sequence[Any], words: Collection[str]) -> Sequence[str] | None:
+    """FlashAttention 2's order, where what follows q, k and v cannot be FlashAttention-3's softmax_scale, causal, qv,
+    as where words name that scale. A 0 alone is its dropout_p: FlashAttention-3 has a scale there, and a scale of 0 is
+    given by its name."""
+    if "softmax_scale" in words: return FLASH_2[:-1]
     if type(given[0]) not in (int, float): return None
     if len(given) == 1: return FLASH_2[:-1] if given[0] == 0 else None
     ours = isinstance(given[1], bool) and not (len(given) > 2 and isinstance(given[2], bool))
     return None if ours else FLASH_2[:-1]
 
 
-def pair_order(given: Sequence[Any]) -> Sequence[str] | None:
+def pair_order(given: Sequence[Any], words: Collection[str]) -> Sequence[str] | None:
     """Of flash_attn_kvpacked_func, which FlashAttention-3 has not: a number alone is a dropout_p."""
-    return FLASH_2[:-1] if len(given) == 1 and type(given[0]) in (int, float) else dense_order(given)
+    return FLASH_2[:-1] if len(given) == 1 and type(given[0]) in (int, float) else dense_order(given, words)
 
 
-def packed_order(given: Sequence[Any]) -> Sequence[str] | None:
+def packed_order(given: Sequence[Any], _: Collection[str]) -> Sequence[str] | None:
     """vLLM's order, where a whole number comes first; FlashAttention 2's, where a number follows max_seqlen_k."""
     if len(given) > 2 and all(type(x) is int or (isinstance(x, Tensor) and x.ndim == 0) for x in given[:2]):
         raise InvalidType("flash_attn_varlen_func takes cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k in this "
@@ -72,7 +74,7 @@ def packed_order(given: Sequence[Any]) -> Sequence[str] | None:
     return None
 
 
-def cache_order(given: Sequence[Any]) -> Sequence[str] | None:
+def cache_order(given: Sequence[Any], _: Collection[str]) -> Sequence[str] | None:
     """FlashAttention 2's order, which has no qv before rotary_cos: whole numbers come fifth instead of sixth, or what
     would be qv has two dimensions."""
     def whole(x: Any) -> bool:
@@ -81,7 +83,7 @@ def cache_order(given: Sequence[Any]) -> Sequence[str] | None:
     return FLASH_2_CACHE if len(given) > 2 and isinstance(given[2], Tensor) and given[2].ndim == 2 else None
 
 
-def in_any_order(order: Callable[[Sequence[Any]], Sequence[str] | None] | None = None,
+def in_any_order(order: Callable[[Sequence[Any], Collection[str]], Sequence[str] | None] | None = None,
                  first: int = 3) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A function whose positional arguments behind the first ones may come in another order, and whose unknown words
     are translated or explained."""
@@ -101,10 +103,7 @@ def in_any_order(order: Callable[[Sequence[Any]], Sequence[str] | None] | None =
 
         @functools.wraps(function)
         def call(*given: Any, **words: Any) -> Any:
-            names = order(given[first:]) if order is not None and len(given) > first else None
-            if names is None and order is dense_order and len(given) > first and "softmax_scale" in words:
-                names = FLASH_2[:-1]  # what stands in its place is none
-            if names is not None:
+            if order is not None and len(given) > first and (names := order(given[first:], words)) is not None:
                 given, words = given[:first], by_name(name, names, given[first:], words)
             for word in words:
                 if word not in known: return translated_call(told, "flash_attn_interface", given, words, known)

@@ -71,9 +71,9 @@ def chosen_by_plan(scheme: str, heads_ranks: int) -> bool:
 
 def environment() -> dict[str, str]:
     """The environment variables that plans depend on, and a checksum of what the file holds that one of them names."""
-    found = {name: os.environ.get(name, "") for name in ("FROGHOPPER_CP_CHUNKS", "FROGHOPPER_CP_TOPOLOGY")}
-    file = found.pop("FROGHOPPER_CP_TOPOLOGY")
-    return found | {"the file of FROGHOPPER_CP_TOPOLOGY": checksum(file) if file else "not given"}
+    file = os.environ.get("FROGHOPPER_CP_TOPOLOGY", "")
+    return {"FROGHOPPER_CP_CHUNKS": os.environ.get("FROGHOPPER_CP_CHUNKS", ""),
+            "the file of FROGHOPPER_CP_TOPOLOGY": checksum(file) if file else "not given"}
 
 
 @functools.lru_cache(maxsize=64)

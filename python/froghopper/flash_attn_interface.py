@@ -33,8 +33,7 @@ What differs on purpose
   pack_gqa            on them
   scheduler_metadata  the same: get_scheduler_metadata gives zeros, and any is accepted
   sm_margin           becomes max_sms: that many SMs are left alone. On the CPU it has no effect
-  rotary_interleaved, say nothing without rotary_cos, there too
-  rotary_seqlens
+  rotary_interleaved  and rotary_seqlens say nothing without rotary_cos, there too
   forward-mode        tangents of tensors raise NotImplementedError; they are dropped there
 """
 import contextlib
@@ -265,7 +264,8 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
 @speaks_of(OF_KV)
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *rest: Any, **words: Any) -> Any:
     """FlashAttention 2's, and its order: flash_attn_func of q and kv [batch, seq_k, 2, heads_k, dim], read in place."""
-    if rest and (names := pair_order(rest)): rest, words = (), by_name("flash_attn_kvpacked_func", names, rest, words)
+    if rest and (names := pair_order(rest, words)):
+        rest, words = (), by_name("flash_attn_kvpacked_func", names, rest, words)
     return flash_attn_func(q, *parts_of("kv", kv, 5, 2), *rest, **words)
 
 

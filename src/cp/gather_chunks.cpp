@@ -132,6 +132,7 @@ class GatherInChunks {
   GatherInChunks(const Job& job, int64_t rank, Division division)
       : b_(job, rank, division.parts), division_(std::move(division)) {}
   void place_keys();
+  void move(std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, int64_t at, int64_t rows, int64_t number);
   void fetch(int64_t chunk);
   void attend_own(size_t part);
   void send_gradients();
@@ -219,19 +220,23 @@ void GatherInChunks::place_keys() {
   gathered_ = b_.keys(rows, b_.element);
 }
 
+// Of K and of V, or their gradients, rows whose elements have so many bytes.
+void GatherInChunks::move(std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, int64_t at, int64_t rows,
+                          int64_t number) {
+  b_.move_rows(to, peer, keys.k, keys.rows, at, rows, b_.k_row(number));
+  b_.move_rows(to, peer, keys.v, keys.rows, at, rows, b_.v_row(number));
+}
+
 void GatherInChunks::fetch(int64_t chunk) {
   Exchange group{"k, v", {}, {}};
-  const auto move = [&](std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, int64_t at, int64_t rows) {
-    b_.move_rows(to, peer, keys.k, keys.rows, at, rows, b_.k_row(b_.element));
-    b_.move_rows(to, peer, keys.v, keys.rows, at, rows, b_.v_row(b_.element));
-  };
   const std::vector<Arrival> mine = chunk_of(b_.job, division_, chunk);
   for (size_t i = 0; i < mine.size(); ++i)
-    move(group.recvs, mine[i].owner, gathered_, placed_[static_cast<size_t>(chunk)][i].at, mine[i].keys.rows());
+    move(group.recvs, mine[i].owner, gathered_, placed_[static_cast<size_t>(chunk)][i].at, mine[i].keys.rows(),
+         b_.element);
   for (int64_t step = 1; step < b_.job.ranks; ++step)
     for (const Arrival& a : chunk_of(b_.job, readers_[static_cast<size_t>(step - 1)], chunk))
       if (a.owner == b_.rank)
-        move(group.sends, b_.peer(step), b_.own_keys(), row_in(b_.shard, a.keys.begin), a.keys.rows());
+        move(group.sends, b_.peer(step), b_.own_keys(), row_in(b_.shard, a.keys.begin), a.keys.rows(), b_.element);
   b_.exchange(std::move(group));
 }
 
@@ -258,12 +263,12 @@ Block GatherInChunks::all_keys() const {
 }
 
 void GatherInChunks::copy_own() {
+  if (std::exchange(copied_, true)) return;
   const auto copy = [&](Place to, Place from, const Part& part, int64_t row) {
     const int64_t first = row_in(b_.shard, part.keys.begin);
     b_.add(Copy{to + part.at * row, gathered_.rows * row, from + first * row, b_.rows * row, part.keys.rows() * row,
                 b_.batch});
   };
-  if (std::exchange(copied_, true)) return;
   for (const Part& part : own_) {
     copy(gathered_.k, {Buffer::k, 0}, part, b_.k_row(b_.element));
     copy(gathered_.v, {Buffer::v, 0}, part, b_.v_row(b_.element));
@@ -290,12 +295,8 @@ std::vector<Arrival> owned(const Division& reader, int64_t rank) {
 
 void GatherInChunks::send_gradients() {
   Exchange group{"dk, dv", {}, {}};
-  const auto move = [&](std::vector<Transfer>& to, int64_t peer, const KeyPlaces& grads, int64_t at, int64_t rows) {
-    b_.move_rows(to, peer, grads.k, grads.rows, at, rows, b_.k_row(4));
-    b_.move_rows(to, peer, grads.v, grads.rows, at, rows, b_.v_row(4));
-  };
   for (size_t i = 0; i < division_.arrivals.size(); ++i)
-    move(group.sends, division_.arrivals[i].owner, partial_, placed_[0][i].at, division_.arrivals[i].keys.rows());
+    move(group.sends, division_.arrivals[i].owner, partial_, placed_[0][i].at, division_.arrivals[i].keys.rows(), 4);
   for (int64_t step = 1; step < b_.job.ranks; ++step) {
     const std::vector<Arrival> read = owned(readers_[static_cast<size_t>(step - 1)], b_.rank);
     int64_t rows = 0;
@@ -303,7 +304,7 @@ void GatherInChunks::send_gradients() {
     const KeyPlaces slot = b_.keys(rows, 4);
     int64_t at = 0;
     for (const Arrival& a : read) {
-      move(group.recvs, b_.peer(step), slot, at, a.keys.rows());
+      move(group.recvs, b_.peer(step), slot, at, a.keys.rows(), 4);
       at += a.keys.rows();
     }
     from_.push_back(slot);
