@@ -170,12 +170,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, causal: bool = False,
     docs/1-math.md and docs/8-backward.md have the mathematics and the bounds.
     """
     if more: too_many("attention", more)
-    if others:
-        made: Tensor | tuple[Tensor, ...] = again(attention, "torch", locals())
+    if others or block_table is not None:
+        given = dict(  # locals() cannot be compiled before PyTorch 2.12
+            q=q, k=k, v=v, causal=causal, window=window, softcap=softcap, scale=scale, sink=sink,
+            cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, max_seqlen_q=max_seqlen_q,
+            max_seqlen_kv=max_seqlen_kv, seqused_q=seqused_q, seqused_kv=seqused_kv, align=align, return_lse=return_lse,
+            deterministic=deterministic, out=out, max_sms=max_sms, scale_q=scale_q, scale_k=scale_k, scale_v=scale_v,
+            out_dtype=out_dtype, mean_k=mean_k, mean_v=mean_v, accumulate=accumulate, alibi_slopes=alibi_slopes,
+            attention_chunk=attention_chunk, invariant=invariant, return_max_logit=return_max_logit,
+            block_table=block_table, gate=gate, lse_by_row=lse_by_row)
+        if others: made: Tensor | tuple[Tensor, ...] = again(attention, "torch", given | {"others": others})
+        else: made = from_pages(given)
         return made
-    if block_table is not None:
-        of_pages: Tensor | tuple[Tensor, ...] = from_pages(locals())
-        return of_pages
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
     if causal is not True and causal is not False: causal = plain(flag, "causal", causal)

@@ -120,18 +120,19 @@ def test_lengths_and_seeds_are_refused_after_their_likes_too():
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_jax():
-    from jax_cases import attention, jax
-    given = {name: jax.numpy.asarray(x) for name, x in QKV.items()}
-    wrong = []
-    for argument in inspect.signature(attention).parameters:
-        for value in VALUES:
-            try: attention(**given | {argument: value})
-            except froghopper.Error as error:
-                if not names(error, argument): wrong.append(f"{argument} {_values.shown(value)}: unnamed: {error}")
-            except BaseException as error:
-                wrong.append(f"{argument} {_values.shown(value)}: {type(error).__name__}: {error}")
-    assert not wrong, "\n".join(wrong)
-    for name, fit, unfit in LIKES:
-        if name == "max_sms": continue
-        attention(**given, **{name: fit})
-        with pytest.raises(froghopper.InvalidType, match=name): attention(**given, **{name: unfit})
+    from jax_cases import CPU, attention, jax
+    with jax.default_device(CPU[0]):
+        given = {name: jax.numpy.asarray(x) for name, x in QKV.items()}
+        wrong = []
+        for argument in inspect.signature(attention).parameters:
+            for value in VALUES:
+                try: attention(**given | {argument: value})
+                except froghopper.Error as error:
+                    if not names(error, argument): wrong.append(f"{argument} {_values.shown(value)}: unnamed: {error}")
+                except BaseException as error:
+                    wrong.append(f"{argument} {_values.shown(value)}: {type(error).__name__}: {error}")
+        assert not wrong, "\n".join(wrong)
+        for name, fit, unfit in LIKES:
+            if name == "max_sms": continue
+            attention(**given, **{name: fit})
+            with pytest.raises(froghopper.InvalidType, match=name): attention(**given, **{name: unfit})

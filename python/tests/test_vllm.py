@@ -169,8 +169,9 @@ def test_scales_of_each_row(batch, lie, device):
     impl = impl_of(kv_cache_dtype="fp8_per_token_head")
     step = Step(impl, lie, *BATCHES[batch], device)
     def restored(x):
-        scale = x.float().abs().amax(-1, keepdim=True) / 448
-        return (x.float() / scale).to(torch.float8_e4m3fn).float() * scale
+        x = x.float().cpu()  # a GPU multiplies by 1 / 448, which moves some scales by a bit and with it ties
+        scale = x.abs().amax(-1, keepdim=True) / 448
+        return ((x / scale).to(torch.float8_e4m3fn).float() * scale).to(device)
     step.check_8_bits(step.run(impl), *([restored(x) for x in xs] for xs in (step.k, step.v)))
     for xs, scales in zip((step.k, step.v), plug.scales_of_rows(step.cache)):
         assert scales.shape == (40, BLOCK, HEADS_KV)

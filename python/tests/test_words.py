@@ -24,7 +24,7 @@ def of_jax():
     if not (pathlib.Path(library().path).resolve().parent / "libfroghopper_xla.so").exists():
         pytest.skip("libfroghopper_xla.so is not beside the library: it was built without XLA's header")
     from froghopper.jax import attention
-    return attention, jax.numpy.asarray
+    return attention, lambda x: jax.device_put(x, jax.devices("cpu")[0])
 
 
 FRAMEWORKS = [of_numpy, of_torch, of_jax]

@@ -194,7 +194,8 @@ def test_of_jax():
     for words, sentence in ((dict(q=q.astype(">f4")), "q must have this machine's byte order, but is >f4"),
                             (dict(q=np.array(1, np.float32)), r"q must be \[batch, seq, heads, dim\]")):
         with pytest.raises(froghopper.Error, match=f"^{sentence}"): of_jax(**dict(q=q, k=kv, v=kv) | words)
-    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=r"seqused_q\[0\] must be from 0 to 6, .* is -1"):
+    with (jax.default_device(jax.devices("cpu")[0]), pytest.raises(
+            (ValueError, jax.errors.JaxRuntimeError), match=r"seqused_q\[0\] must be from 0 to 6, .* is -1")):
         of_jax(q, kv, kv, seqused_q=np.full(2, -1, np.int32))
 
 
