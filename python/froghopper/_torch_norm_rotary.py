@@ -55,7 +55,7 @@ def norm_rotary(q: Tensor, k: Tensor, *, norm_q: Tensor | None = None, norm_k: T
                              "norm_epsilon, or rotary_cos and rotary_sin.")
     of_q, of_k = (NormRotary.apply(x, weight, rotary_cos, rotary_sin, positions, norm_epsilon, rotary_interleaved)
                   for x, weight in ((q, norm_q), (k, norm_k)))
-    return of_q, of_k
+    return of_q.contiguous(), of_k.contiguous()
 
 
 def check_rows(name: str, x: Tensor, q: Tensor) -> None:
@@ -127,7 +127,7 @@ class NormRotary(torch.autograd.Function):
         if eps is not None: y = y * root_of(y, eps)
         if weight is not None: y = y * weight.float()
         if cos is not None and sin is not None: y = turned(y, *angles(cos, sin, positions, x), interleaved)
-        return y.to(x.dtype).contiguous()
+        return y if y.dtype == x.dtype else y.to(x.dtype)  # no operation may return what it was given: PyTorch 2.11
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

@@ -148,9 +148,10 @@ def test_second_derivatives():
         assert (mine.double() - exact).norm() <= 1e-5 * exact.norm()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("name", ["rotary", "all, part", "tokens"])
-def test_compiled(name):
-    q, k, words = drawn(name, torch.bfloat16)
+def test_compiled(name, dtype):
+    q, k, words = drawn(name, dtype)
     call = lambda q, k, words: norm_rotary(q, k, **words)
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
     for one, other in zip(compiled(q, k, words), call(q, k, words)): assert torch.equal(one, other)
