@@ -25,6 +25,7 @@ def arguments():
     p.add_argument("--build", action="append", required=True, dest="builds", metavar="NAME=LIB.so",
                    help="one of them; the first is what the others are compared with")
     p.add_argument("--hints", default="", help="of all builds but the first, e.g. 'dequantised=0'")
+    p.add_argument("--presets", action="store_true", help="no build lacks kernels: compile none first")
     command.add_device(p)
     p.add_argument("--rounds", type=int, default=9, help="turns of every build (default 9)")
     p.add_argument("--ms", type=float, default=6, help="length of one turn (default 6)")

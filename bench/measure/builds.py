@@ -69,7 +69,7 @@ def run(a):
         builds[name] = Build(Froghopper(os.path.abspath(path)), os.path.abspath(path), target)
     if a.device == "cuda":
         torch.cuda.set_stream(torch.cuda.Stream())
-        compile_missing(a, builds)
+        if not a.presets: compile_missing(a, builds)
     clock = turns.Clock() if a.device == "cuda" else None
     for i, line in enumerate(a.lines):
         if a.budget and time.time() - began > a.budget:

@@ -140,4 +140,5 @@ def test_a_gpu_under_jit_vmap_and_again():
 
 def test_a_gpu_refuses_float32_while_it_is_traced():
     device = gpu()
-    with pytest.raises(froghopper.Unsupported, match="float16 or bfloat16, but are float32"): causal(*(jax.device_put(x, device) for x in qkv()))
+    with pytest.raises(froghopper.Unsupported, match="float16 or bfloat16, but are float32"):
+        causal(*(jax.device_put(x, device) for x in qkv()))
