@@ -161,9 +161,8 @@ struct Combine {
       }
 #pragma unroll
       for (int j = 0; j < V.parts; ++j) {
-        if (first + j >= output.parts) break;
         const float w = __shfl_sync(~0u, my_weight, first % 32 + j), s = __shfl_sync(~0u, my_sum, first % 32 + j);
-        if (w == 0.f) continue;
+        if (w == 0.f) continue;  // so it is past the last part too; a break there would branch before every shuffle
         sum += s;
 #pragma unroll
         for (int c = 0; c < columns; ++c) o[c] += w * x[j][c];
