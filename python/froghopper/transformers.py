@@ -213,6 +213,7 @@ def padded(mask: Mask, tokens: Tensor, kv_offset: int, stop: int | Tensor,
     """The mask without the keys whose tokens are False: those, and rows of q at such keys, do not count. starts: of the
     chunks of the first and of the last query; keys before the first do not count either."""
     _, q_length, kv_length = mask.made_for
+    if starts is None and tokens.shape[1] >= kv_offset + kv_length and bool(tokens.all()): return mask  # most are so
     missing = kv_offset + kv_length - tokens.shape[1]
     if missing > 0: tokens = torch.nn.functional.pad(tokens, (0, missing))
     tokens, at = tokens[:, kv_offset:kv_offset + kv_length], torch.arange(kv_length, device=tokens.device)
