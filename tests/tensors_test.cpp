@@ -323,6 +323,8 @@ const BadLengths bad_lengths[] = {
      "sequence 0 has 120 rows and seq_q is 100; seq_q is an upper bound on all of them. Raise it."},
     {[](Lengths& l) { l.used_q[1] = 51; },
      "seqused_q[1] is 51 and the sequence has 50 rows; at most all of them count. Use 0 to 50."},
+    {[](Lengths& l) { l.cu_q[1] = 0, l.used_q[0] = 1; },
+     "seqused_q[0] is 1 and the sequence has 0 rows; at most all of them count. Use 0."},
     {[](Lengths& l) { l.used_kv[2] = -1; },
      "seqused_kv[2] is -1 and the sequence has 200 rows; at most all of them count. Use 0 to 200."},
 };

@@ -22,7 +22,7 @@ from froghopper._torch_calls import FLOAT8, check_dense, check_place, check_tens
 from froghopper._torch_kinds import BARE, check_kinds
 from froghopper._torch_ops import PLAIN
 from froghopper._torch_options import bound_of, whole
-from froghopper._values import counted, wrong_kind
+from froghopper._values import counted, from_0_to, wrong_kind
 from froghopper._words import named_by
 from froghopper.torch import append_kv, attention, paged_attention
 
@@ -159,9 +159,9 @@ def check_numbers(q: Tensor, rows: int, k: Tensor | None, lengths: dict[str, Any
     for at, (count, more) in enumerate(zip(used or [], added)):
         if 0 <= count <= rows - more: continue
         added_rows = f" and {counted(more, 'row')} {'is' if more == 1 else 'are'} added" * (more > 0)
-        raise InvalidTensor(f"cache_seqlens[{at}] must be from 0 to {max(rows - more, 0)}, as the cache has "
-                            f"{counted(rows, 'row')}{added_rows}, but is {count}. Use 0 to {max(rows - more, 0)}, or a "
-                            "longer cache.")
+        most = from_0_to(max(rows - more, 0))
+        raise InvalidTensor(f"cache_seqlens[{at}] must be {'from ' * (most != '0')}{most}, as the cache has "
+                            f"{counted(rows, 'row')}{added_rows}, but is {count}. Use {most}, or a longer cache.")
     left, index = lengths["cache_leftpad"], lengths["cache_batch_idx"]
     if known(left): check_range("cache_leftpad", left.tolist(), rows)
     if index is None or not (known(index) or k is not None): return

@@ -50,8 +50,8 @@ SENTENCES: list[tuple[str, str]] = [
     (r"cu_seqlens_(q|kv) falls from (-?\d+) to (-?\d+) after sequence (\d+); .*",
      r"cu_seqlens_\1 must not fall, as sequences lie end to end, but falls from \2 to \3 after sequence \4. Let it "
      r"rise."),
-    (r"seqused_(q|kv)\[(\d+)\] is (-?\d+) and the sequence has (\d+) rows?; .*",
-     r"seqused_\1[\2] must be from 0 to \4, the rows of the sequence, but is \3. Use 0 to \4."),
+    (r"seqused_(q|kv)\[(\d+)\] is (-?\d+) and the sequence has (\d+) rows?; .* (Use .*)",
+     r"seqused_\1[\2] must be from 0 to \4, the rows of the sequence, but is \3. \5"),
     (rf"dim_qk is (\d+) and dim_v is (\d+); {COLUMNS}",
      r"head dims\3 must be \4, but that of q and k is \1 and that of v is \2."),
     (rf"dim_qk is (\d+); {COLUMNS} Set dim_qk within\.",

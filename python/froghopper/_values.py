@@ -39,6 +39,11 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what if count == 1 else many}"
 
 
+def from_0_to(most: int) -> str:
+    """The numbers from 0 to most, of which there is at least one."""
+    return f"0 to {most}" if most else "0"
+
+
 def listed(words: Sequence[str]) -> str:
     """a, b and c."""
     return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)

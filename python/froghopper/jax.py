@@ -24,19 +24,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import jax
 
-from froghopper._call import Window, cached, check_rank
-from froghopper._errors import Error, Unsupported
-from froghopper._jax_8_bit import type_of_o, with_scales
-from froghopper._jax_arrays import (HELD, Array, Given, bounds, check_sizes, checked, held_arrays, slopes_of,
-                                    varying_alike)
+from froghopper._call import Window, cached
+from froghopper._errors import Error
+from froghopper._jax_arrays import Array, Given, varying_alike
+from froghopper._jax_problem import check_derivative, described, fits, kind_of, results_of
 from froghopper._library_words import in_python
-from froghopper._values import Align, flag, plain
+from froghopper._values import Align
 from froghopper._words import again, too_many
-from froghopper._xla import LENGTHS, SCALES, Kind, Options, check_problem, compute, in_explicit_mesh, is_explicit
+from froghopper._xla import LENGTHS, SCALES, Options, compute, in_explicit_mesh, is_explicit
 
-if TYPE_CHECKING: from froghopper import _jax_context_parallel as context_parallel
+if TYPE_CHECKING:
+    from froghopper import _jax_context_parallel as context_parallel
+    from froghopper._jax_explain import explain
 
-__all__ = ["attention", "context_parallel"]
+__all__ = ["attention", "context_parallel", "explain"]
 
 
 def __dir__() -> list[str]: return sorted(__all__)
@@ -191,25 +192,8 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
     if others:
         made: Array | tuple[Array, ...] = again(attention, "jax", locals())
         return made
-    return_lse, return_max_logit = flag("return_lse", return_lse), flag("return_max_logit", return_max_logit)
-    sides = {"scale_q": scale_q, "scale_k": scale_k, "scale_v": scale_v, "mean_k": mean_k, "mean_v": mean_v}
-    of_o = type_of_o(q, k, v, out_dtype, sides, accumulate is not None)
-    given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
-             "seqused_q": seqused_q, "seqused_kv": seqused_kv, "sink": sink,
-             **held_arrays(accumulate, return_max_logit), "alibi_slopes": alibi_slopes, "gate": gate}
-    arrays = {name: checked(name, array, q, of_o) for name, array in given.items()
-              if array is not None or name in ("q", "k", "v", *HELD)}
-    if alibi_slopes is not None:
-        check_rank("q", arrays["q"].shape, cu_seqlens_q is not None)
-        arrays["alibi_slopes"] = slopes_of(arrays)
-    most = bounds(arrays, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv)
-    types, scales = with_scales(arrays, sides, of_o, **most) if of_o else (None, {})
-    arrays |= scales
-    options = Options(types=types, **most, **plain(
-        causal=causal, window=window, softcap=softcap, scale=scale, align=align, deterministic=deterministic,
-        attention_chunk=attention_chunk, invariant=invariant, max_sms=max_sms))
+    options, results, arrays = described(locals())
     key = (options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
-    results = results_of(return_lse or "o" in arrays, return_max_logit)
     cached(_fit, key, lambda: fits(options, arrays))
     found: Array | tuple[Array, ...]
     try: found = run(options, results, varying_alike(arrays))
@@ -220,17 +204,6 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
 
 
 _fit: dict[Hashable, bool] = {}  # what was checked already, so that a call that is not traced costs less
-
-
-def fits(options: Options, arrays: Given) -> bool:
-    """Raises what is wrong with the shapes, and with the options for them."""
-    check_problem(kind_of(options, arrays), tuple(arrays.values()))
-    check_sizes(arrays)
-    return True
-
-
-def kind_of(options: Options, arrays: Given, results: tuple[str, ...] = ("o", "lse")) -> Kind:
-    return Kind(options, tuple(arrays), results)
 
 
 def in_order(arrays: Given) -> Given:
@@ -247,10 +220,6 @@ def run(options: Options, results: tuple[str, ...], arrays: Given) -> Any:
     return in_explicit_mesh(kind_of(options, arrays, results), function, arrays)
 
 
-def results_of(with_lse: bool, with_max_logit: bool) -> tuple[str, ...]:
-    return "o", *("lse",) * with_lse, *("max_logit",) * with_max_logit
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def differentiable(options: Options, results: tuple[str, ...], arrays: Given) -> Any:
     arrays = in_order(arrays)
@@ -261,13 +230,7 @@ def differentiable(options: Options, results: tuple[str, ...], arrays: Given) ->
 def forward(options: Options, results: tuple[str, ...], arrays: Given) -> Any:
     """What differentiable returns, and what its gradients are computed from."""
     arrays = in_order(arrays)
-    if "o" in arrays:
-        raise Unsupported("accumulate is given and a gradient is asked for; what is merged has none. Merge (o, lse) of "
-                          "attention(..., return_lse=True) yourself.")
-    if options.types:
-        raise Unsupported(f"a gradient is asked for and k is {options.types.kv}; gradients are computed of float16, "
-                          "bfloat16 and float32. Multiply q, k and v by their scales in one of these and give no "
-                          "scales, or give jax.lax.stop_gradient of every array.")
+    check_derivative(options, arrays)
     all_results = results_of(True, "max_logit" in results)
     found = dict(zip(all_results, compute(kind_of(options, arrays, all_results), tuple(arrays.values()))))
     asked = tuple(found[name] for name in results)
@@ -290,7 +253,9 @@ differentiable.defvjp(forward, backward)
 
 
 def __getattr__(name: str) -> Any:
-    """context_parallel, when it is asked for first; it is made of what is above."""
-    if name != "context_parallel": raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found = importlib.import_module("froghopper._jax_context_parallel")
+    """context_parallel and explain, when they are asked for first; they are made of what is above."""
+    if name not in ("context_parallel", "explain"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: Any = importlib.import_module(f"froghopper._jax_{name}")
+    globals()[name] = found = found.explain if name == "explain" else found
     return found

@@ -152,7 +152,7 @@ def test_one_is_not_many():
     assert [counted(1, "row"), counted(2, "row"), counted(0, "query"), counted(1, "query")] == [
         "1 row", "2 rows", "0 queries", "1 query"]
     cache, one = torch.zeros(1, 1, 2, 16), torch.zeros(1, 1, 2, 16)
-    with pytest.raises(ValueError, match="as the cache has 1 row and 1 row is added, but is 1. Use 0 to 0"):
+    with pytest.raises(ValueError, match="as the cache has 1 row and 1 row is added, but is 1. Use 0, or"):
         fa.flash_attn_with_kvcache(one, cache, cache, one, one, cache_seqlens=1)
     with pytest.raises(ValueError, match="seqused_q must have 1 number, one for each sequence, but has 2"):
         attention(one, one, one, seqused_q=torch.ones(2, dtype=torch.int32))

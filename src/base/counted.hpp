@@ -15,4 +15,10 @@ std::string counted(Number count, std::string_view one, std::string_view several
   return several.empty() ? text("{} {}s", count, one) : text("{} {}", count, several);
 }
 
+// The numbers from 0 to `most`, of which there is at least one: "0", "0 to 5".
+template <class Number>
+std::string from_0_to(Number most) {
+  return most == 0 ? "0" : text("0 to {}", most);
+}
+
 }  // namespace froghopper

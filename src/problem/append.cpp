@@ -250,16 +250,16 @@ Result<void> check_places(const Problem& p, const Views& views) {
       const PlaceOfRow place = place_of_row(p, views, b, row);
       const int64_t number = place.batch * p.extent_q() + place.row;
       if (writes(views) && place.slot >= slots)
-        return wrong(text(
-            "slot_mapping[{}] must be a row of the cache, which has {}, or negative for none, but is {}. Use 0 to "
-            "{}, or -1.",
-            number, counted(slots, "row"), place.slot, slots - 1));
+        return wrong(
+            text("slot_mapping[{}] must be a row of the cache, which has {}, or negative for none, but is {}. Use "
+                 "{}, or -1.",
+                 number, counted(slots, "row"), place.slot, from_0_to(slots - 1)));
       const bool padding = p.slots && place.slot < 0;
       if (!rotates || padding || (place.position >= 0 && place.position < p.rotary_rows)) continue;
       return wrong(
-          text("row {} has position {} and rotary_rows is {}; the tables do not know it. Use 0 to {}, or "
+          text("row {} has position {} and rotary_rows is {}; the tables do not know it. Use {}, or "
                "longer tables.",
-               number, place.position, p.rotary_rows, p.rotary_rows - 1));
+               number, place.position, p.rotary_rows, from_0_to(p.rotary_rows - 1)));
     }
   }
   return {};

@@ -67,8 +67,8 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
       return text("sequence {} has {} and seq_{} is {}; seq_{} is an upper bound on all of them. Raise it.", b,
                   counted(rows.extent, "row"), name, side.seq, name);
     if (rows.used < 0 || rows.used > rows.extent)
-      return text("seqused_{}[{}] is {} and the sequence has {}; at most all of them count. Use 0 to {}.", name, b,
-                  rows.used, counted(rows.extent, "row"), rows.extent);
+      return text("seqused_{}[{}] is {} and the sequence has {}; at most all of them count. Use {}.", name, b,
+                  rows.used, counted(rows.extent, "row"), from_0_to(rows.extent));
     if (rows.used > side.seq)
       return text("seqused_{0}[{1}] is {2} and seq_{0} is {3}; seq_{0} is an upper bound on all of them. Raise it.",
                   name, b, rows.used, side.seq);
@@ -108,8 +108,8 @@ std::string wrong_page(const Problem& p, int64_t sequence, int64_t column, int64
   if (p.pages == 0)
     return text("block_table[{}][{}] is {} and pages is 0, so the pool has no page. Set pages to those of the pool.",
                 sequence, column, page);
-  return text("block_table[{}][{}] must name a page of the pool, of which pages are {}, but is {}. Use 0 to {}.",
-              sequence, column, p.pages, page, p.pages - 1);
+  return text("block_table[{}][{}] must name a page of the pool, of which pages are {}, but is {}. Use {}.", sequence,
+              column, p.pages, page, from_0_to(p.pages - 1));
 }
 
 }  // namespace froghopper

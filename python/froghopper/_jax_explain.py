@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""froghopper.jax.explain: where and how a call of attention would be computed, without computing it."""
+# JAX has few types, and mypy runs where it is not installed, too.
+# mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call"
+from typing import Any
+
+import jax
+import numpy as np
+
+from froghopper._axes import note_of_axes
+from froghopper._call import explain as explain_problem
+from froghopper._jax_problem import check_derivative, described, fits, kind_of
+from froghopper._library_words import in_python
+from froghopper._words import too_many, translated
+
+
+def explain(q: Any = None, k: Any = None, v: Any = None, *others: Any, target: str | None = None,
+            gradients: bool = False, **options: Any) -> str:
+    """Why froghopper.jax.attention(q, k, v, **options) can or cannot be computed and how, in lines of text: backend,
+    kernel, tiles, memory. Nothing is computed, and of arrays only shapes, types and devices count, so they may be
+    jax.ShapeDtypeStruct.
+
+    target         instead of the arrays' device: "cpu", "hopper", "h200", ...; froghopper.h has all
+    gradients      whether the backward pass is explained too
+
+    A contradiction is told, not raised, and so is an array that is missing.
+    """
+    from froghopper.jax import attention
+    problems = []
+
+    def look(arrays: dict[str, Any]) -> None:
+        call, results, read = described(given | arrays)
+        fits(call, read)
+        problems.append(kind_of(call, read, results).problem(tuple(read.values())))
+        if not gradients: return
+        check_derivative(call, read)
+        read["grad_o"] = read["q"]  # which only says that this is the backward pass
+        problems.append(kind_of(call, read, results).problem(tuple(read.values())))
+    try:
+        if others: too_many("attention", others)
+        defaults = attention.__kwdefaults__
+        given = defaults | translated("attention", "jax", options, defaults.keys()) | dict(q=q, k=k, v=v)
+        jax.eval_shape(look, {name: x for name, x in given.items() if all(map(is_described, leaves_of(x)))})
+        told = "\n\n".join(in_python(explain_problem(problem, target or target_of(q))) for problem in problems)
+        note = note_of_axes(q.shape, k.shape)
+        return f"{told.rstrip()}\naxes         {note}\n" if note else told
+    except Exception as error: return f"not computed {error}"  # also what JAX says of its arrays
+
+
+def leaves_of(x: Any) -> Any: return x if isinstance(x, tuple) and x else (x,)
+
+
+def is_described(x: Any) -> bool: return isinstance(x, (jax.Array, jax.ShapeDtypeStruct, np.ndarray))
+
+
+def target_of(array: Any) -> str:
+    """Where JAX would compute with it; what is traced or only described is on the default device."""
+    device: Any = None
+    if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer): device = next(iter(array.devices()))
+    if device is None: device = jax.config.jax_default_device or jax.devices()[0]
+    if getattr(device, "platform", device) == "cpu": return "cpu"
+    return f"hopper:{device.id}" if hasattr(device, "id") else "hopper"

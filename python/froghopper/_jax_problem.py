@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call of froghopper.jax.attention asks for: its arrays, its options and its results."""
+# JAX has few types, and mypy runs where it is not installed, too.
+# mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call"
+from typing import Any
+
+from froghopper._call import check_rank
+from froghopper._errors import Unsupported
+from froghopper._jax_8_bit import type_of_o, with_scales
+from froghopper._jax_arrays import HELD, Given, bounds, check_sizes, checked, held_arrays, slopes_of
+from froghopper._values import flag, plain
+from froghopper._xla import SCALES, Kind, Options, check_problem
+
+ARRAYS = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv", "sink")
+OPTIONS = ("causal", "window", "softcap", "scale", "align", "deterministic", "attention_chunk", "invariant", "max_sms")
+
+
+def described(given: dict[str, Any]) -> tuple[Options, tuple[str, ...], Given]:
+    """given: the arguments of attention by name. Raises what is wrong with one of them alone, and with arrays beside
+    others."""
+    q, k, v = (given[name] for name in "qkv")
+    return_lse, return_max_logit = (flag(name, given[name]) for name in ("return_lse", "return_max_logit"))
+    sides = {name: given[name] for name in SCALES}
+    of_o = type_of_o(q, k, v, given["out_dtype"], sides, given["accumulate"] is not None)
+    found = {"q": q, "k": k, "v": v, **{name: given[name] for name in ARRAYS},
+             **held_arrays(given["accumulate"], return_max_logit),
+             **{name: given[name] for name in ("alibi_slopes", "gate")}}
+    arrays = {name: checked(name, array, q, of_o) for name, array in found.items()
+              if array is not None or name in ("q", "k", "v", *HELD)}
+    if given["alibi_slopes"] is not None:
+        check_rank("q", arrays["q"].shape, given["cu_seqlens_q"] is not None)
+        arrays["alibi_slopes"] = slopes_of(arrays)
+    most = bounds(arrays, max_seqlen_q=given["max_seqlen_q"], max_seqlen_kv=given["max_seqlen_kv"])
+    types, scales = with_scales(arrays, sides, of_o, **most) if of_o else (None, {})
+    arrays |= scales
+    options = Options(types=types, **most, **plain(**{name: given[name] for name in OPTIONS}))
+    return options, results_of(return_lse or "o" in arrays, return_max_logit), arrays
+
+
+def results_of(with_lse: bool, with_max_logit: bool) -> tuple[str, ...]:
+    return "o", *("lse",) * with_lse, *("max_logit",) * with_max_logit
+
+
+def kind_of(options: Options, arrays: Given, results: tuple[str, ...] = ("o", "lse")) -> Kind:
+    return Kind(options, tuple(arrays), results)
+
+
+def fits(options: Options, arrays: Given) -> bool:
+    """Raises what is wrong with the shapes, and with the options for them."""
+    check_problem(kind_of(options, arrays), tuple(arrays.values()))
+    check_sizes(arrays)
+    return True
+
+
+def check_derivative(options: Options, arrays: Given) -> None:
+    """Raises where there is none."""
+    if "o" in arrays:
+        raise Unsupported("accumulate is given and a gradient is asked for; what is merged has none. Merge (o, lse) of "
+                          "attention(..., return_lse=True) yourself.")
+    if options.types:
+        raise Unsupported(f"a gradient is asked for and k is {options.types.kv}; gradients are computed of float16, "
+                          "bfloat16 and float32. Multiply q, k and v by their scales in one of these and give no "
+                          "scales, or give jax.lax.stop_gradient of every array.")
