@@ -130,7 +130,8 @@ def compared(planner):
         if impl not in ("one GPU", *SCHEMES): continue
         ranks, scheme = (1, "auto") if impl == "one GPU" else (r["ranks"], impl)
         layout = next((found for word, found in LAYOUTS.items() if word in r["problem"]), "zigzag")
-        predicted = sum(planner.plan(f"{name} {r['problem']}", ranks, scheme, layout, bool(transfers), False)[0]
+        chunks = r.get("chunks", False)
+        predicted = sum(planner.plan(f"{name} {r['problem']}", ranks, scheme, layout, bool(transfers), chunks)[0]
                         for name in r["pass"].split("+"))
         on = f"{r['ranks']} x {r['gpu'].removeprefix('NVIDIA ')}{transfers and ', ' + transfers}"
         cells.setdefault((r["problem"].removeprefix("bf16 b1 "), r["pass"], on), {})[impl] = 1e3 * predicted / r["ms"]
@@ -150,8 +151,8 @@ def main():
     near, count, ratios = compared(planner)
     print("\n## Predicted and measured\n")
     print("The predicted time over the measured one of bench/results/context_parallel. The model has its rates of "
-          f"attention from the\nlongest of these problems. {near} of {count} lie between 0.90 and 1.10. All were "
-          "measured before the all-gather had chunks,\nand are compared with plans without them.\n")
+          f"attention from the\nlongest of these problems. {near} of {count} lie between 0.90 and 1.10. What was "
+          "measured before the all-gather had\nchunks is compared with plans without them.\n")
     print(ratios)
     return 0
 

@@ -162,7 +162,8 @@ class Bench:
         for name, (row, single) in times.items():
             command.append(self.a.json, {
                 "problem": problem, "pass": name, "impl": impl, "ranks": self.ranks, "ms": round(row, 3),
-                "single_ms": round(single, 3), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
+                "single_ms": round(single, 3), "chunks": os.environ.get("FROGHOPPER_CP_CHUNKS") != "0",
+                "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
                 "commit": self.a.commit or command.commit_here(), "date": command.now()})
 
 
