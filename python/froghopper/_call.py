@@ -10,6 +10,7 @@ An eager call should find its Call by a key of its own with `cached` and then co
 struct.pack and one foreign call.
 """
 import ctypes
+import math
 import struct
 import sys
 from collections.abc import Callable, Hashable, Sequence
@@ -159,7 +160,14 @@ def slope_strides(shape: Shape, strides: Sequence[int], batch: int, heads: int) 
     if found == (heads,): return 0, 0, strides[0]
     if found == (batch, heads): return strides[0], 0, strides[1]
     raise InvalidTensor(f"alibi_slopes must have the shape [heads] {[heads]} or [batch, heads] {[batch, heads]}, a "
-                        f"slope for each query head, but has {list(shape)}. Use alibi_slopes.reshape({heads}).")
+                        f"slope for each query head, but has {list(shape)}. {slopes_out(shape, batch, heads)}.")
+
+
+def slopes_out(shape: Sequence[int], batch: int, heads: int) -> str:
+    """The way out where alibi_slopes have a shape that is none."""
+    count = math.prod(shape)
+    if count not in (heads, batch * heads): return f"Give {heads} slopes"
+    return f"Use alibi_slopes.reshape({heads if count == heads else f'{batch}, {heads}'})"
 
 
 def check_scales_are_there(scales: dict[str, Any], dtypes: Sequence[str]) -> None:

@@ -54,6 +54,9 @@ def dense_order(given: Sequence[Any], words: Collection[str]) -> Sequence[str] |
     if type(given[0]) not in (int, float): return None
     if len(given) == 1: return FLASH_2[:-1] if given[0] == 0 else None
     ours = isinstance(given[1], bool) and not (len(given) > 2 and isinstance(given[2], bool))
+    if ours and given[0] == 0:
+        raise InvalidType(f"0 and {given[1]} are given behind the tensors: FlashAttention 2 has dropout_p there, and "
+                          "FlashAttention 3 softmax_scale and causal. Give causal by its name, and a scale of 0 too.")
     return None if ours else FLASH_2[:-1]
 
 

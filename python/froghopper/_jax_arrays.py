@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from froghopper._call import DTYPES, check_held
+from froghopper._call import DTYPES, check_held, slopes_out
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._values import shown, type_of, whole_number, wrong_shape
 from froghopper._xla import LENGTHS, SCALES
@@ -89,8 +89,8 @@ def slopes_of(arrays: Given) -> Array:
     if slopes.ndim == 1: slopes = jax.numpy.broadcast_to(slopes, (batch, *slopes.shape))
     if slopes.shape == (batch, q.shape[-2]): return slopes
     raise InvalidTensor("alibi_slopes must have the shape [heads_q] or [batch, heads_q], here "
-                        f"{[batch, q.shape[-2]]}, but has {list(arrays['alibi_slopes'].shape)}. Use "
-                        f"alibi_slopes.reshape({q.shape[-2]}).")
+                        f"{[batch, q.shape[-2]]}, but has {list(arrays['alibi_slopes'].shape)}. "
+                        f"{slopes_out(arrays['alibi_slopes'].shape, batch, q.shape[-2])}.")
 
 
 def held_arrays(given: Any, with_max_logit: bool) -> Given:

@@ -224,7 +224,8 @@ def longest(begins: Tensor | None, given: int) -> int:
     """Rows of the longest sequence: what is given, or what cu_seqlens say that lie in host memory."""
     if given != LOOK or begins is None or begins.device.type != "cpu": return given
     ends = begins.tolist()
-    return max((after - before for before, after in zip(ends, ends[1:])), default=0) if begins.ndim == 1 else 0
+    # At least 0 where ends fall, which is said of them later.
+    return max((0, *(after - before for before, after in zip(ends, ends[1:])))) if begins.ndim == 1 else 0
 
 
 def ready_forward(inputs: Inputs, out: Tensor | None, options: Options, with_grad: bool,

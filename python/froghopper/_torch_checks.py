@@ -74,23 +74,27 @@ def check_place(name: str, x: Tensor, q: Tensor) -> None:
 
 def dense_of(name: str, x: Tensor) -> str:
     """How to get a dense tensor of one that is not, as a message says it."""
+    ends = f"cu_seqlens_{'q' if name in ('q', 'query') else 'kv'} of froghopper.torch.attention"
     if x.layout is torch.jagged:
         jagged: Any = x  # whose class PyTorch does not name
         rows = jagged._ragged_idx  # the dimension of unequal lengths: 2 where heads come first
         packed = name if rows == 1 else f"{name}.transpose(1, {rows})"
         if jagged.lengths() is not None: packed += ".contiguous()"  # there are gaps between the parts
-        return f"{packed}.values() with {packed}.offsets().int() as cu_seqlens"
+        return f"{packed}.values() with {packed}.offsets().int() as {ends}"
     if x.layout is not torch.strided: return f"{name}.to_dense()"
     return (f"torch.cat({name}.unbind()), if its parts are [rows, heads, dim], with 0 and the ends of the parts as "
-            "cu_seqlens")
+            f"{ends}")
 
 
 def check_like(name: str, x: Tensor, q: Tensor, shape: Shape) -> None:
     """A tensor of the type of q."""
     check_place(name, x, q)
     if x.dtype != q.dtype:
-        raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. Use "
-                          f"{name}.to(q.dtype).")
+        out = f"Give out in {name_of(q.dtype)}" if name == "out" else f"Use {name}.to(q.dtype)"
+        raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. {out}.")
+    if name == "out" and tuple(x.shape) != tuple(shape):
+        raise InvalidTensor(f"out must have the shape {list(shape)}, but has {list(x.shape)}. Use "
+                            f"torch.empty({list(shape)}, dtype=q.dtype, device=q.device).")
     check_shape(name, x, shape)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from froghopper import _torch_traced as traced
 from froghopper._errors import Error, InvalidProblem, Unsupported, warn_user
@@ -79,6 +80,9 @@ def compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
         if x.dim() < 2:
             raise InvalidProblem(f"{name} must be [..., heads, seq, dim], but has the shape {list(x.shape)}. Add the "
                                  "missing dimensions.")
+    if isinstance(attn_mask, CausalBias) and attn_mask.variant == CausalVariant.LOWER_RIGHT:
+        raise Unsupported("attn_mask is a triangle at the lower right, which this function does not compute. Use "
+                          "froghopper.torch.attention, whose causal mask is that one.")
     if attn_mask is not None:
         raise Unsupported("attn_mask is given; froghopper computes no mask of numbers. For a lower triangle "
                           "use is_causal=True; for a band froghopper.torch.attention with window, for keys that are "

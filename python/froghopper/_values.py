@@ -69,7 +69,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def number(name: str, value: Any) -> float:
-    if not is_real(value): wrong_kind(name, value, "a number", "a float")
+    if isinstance(value, bool) or not is_real(value): wrong_kind(name, value, "a number", "a float")
     try: return float(value)
     except OverflowError as error:
         raise InvalidProblem(f"{name} must fit a float, but is {shown(value)}. Give a smaller one.") from error
@@ -77,7 +77,8 @@ def number(name: str, value: Any) -> float:
 
 
 def whole_number(name: str, value: Any) -> int:
-    if not hasattr(value, "__index__"): wrong_kind(name, value, "a whole number", "an int")
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        wrong_kind(name, value, "a whole number", "an int")
     try: found = int(value.__index__())
     except (TypeError, ValueError, OverflowError): wrong_kind(name, value, "a whole number", "an int")
     if not -2**63 <= found < 2**63:

@@ -71,7 +71,8 @@ ONLY: dict[str, tuple[Any, str]] = {
     "key_padding_mask": (None, "there are no masks of numbers here. Use seqused_kv, how many keys of each count"),
     "layout": (None, "q is [batch, seq, heads, dim]. Use x.transpose(1, 2) for heads before rows"),
     **dict.fromkeys(("attn_mask", "attention_mask", "mask"),
-                    (None, "there are no masks of numbers here. Use causal, window, or seqused_kv for padding")),
+                    (None, "there are no masks of numbers here. Use causal or a window, and for padding the lengths of "
+                           "the keys")),
     **dict.fromkeys(("attn_bias", "bias"), (None, "scores have no bias here but ALiBi's. Use alibi_slopes")),
     "block_table": (None, "it is an argument of froghopper.torch.paged_attention. Use that, or gather the pages"),
     "qv": (None, "a second query is not computed here. Append its columns to those of q, and v's to k"),
@@ -165,7 +166,8 @@ def named_by(names: Mapping[str, str], error: Error) -> Error:
     only in front of what follows an argument; a single letter is none. A pair here that is one number there is in
     brackets: "(window)"."""
     plain = {name.strip("()"): word for name, word in names.items()}
-    words = [name if "_" in name or len(name) == 1 else rf"{name}(?= must\b| is\b|=|\[)" for name in plain]
+    words = [name if "_" in name or len(name) == 1 else rf"(?<=_tensor\(){name}(?=\))|{name}(?= must\b| is\b|=|\[)"
+             for name in plain]
     text = re.sub(rf"\b({'|'.join(words)})\b", lambda found: plain[found[0]], str(error)) if words else str(error)
     for word in {word for word in plain.values() if [*plain.values()].count(word) > 1}:  # said once
         text = re.sub(rf"\b{word}(\S*)(?:, {word}\1)*(?:,? and {word}\1)+(?!\w)", rf"{word}\1", text)
@@ -219,6 +221,9 @@ def own_word(function: str, module: str, word: str, value: Any, known: Collectio
         if name in known: return name
     if word in ONLY and "causal" in known:  # they tell of arguments of attention
         error = InvalidType if word in ("query", "key", "value", "is_causal") or "_descale" in word else Unsupported
+        if ONLY[word][0] == 0 and word.startswith("dropout"):
+            raise error(f"{word} of {function}() must be 0, as weights are not dropped here, but is {value!r}. Use "
+                        f"{word}=0.0.")
         corner = ", with align=\"top_left\" the first with the first" * (word == "is_causal" and "align" in known)
         raise error(f"{function}() has no argument {word}; {ONLY[word][1]}{corner}.")
     near = [name for name in NEAR.get(word, ()) if name in known]

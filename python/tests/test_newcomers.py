@@ -12,6 +12,7 @@ from froghopper._library_words import in_python
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from torch.nn.attention.bias import causal_lower_right  # noqa: E402
 from torch_cases import drawn, one_thread, qkv  # noqa: E402
 
 from froghopper import flash_attn_interface as fa  # noqa: E402
@@ -23,6 +24,7 @@ Q, K, V = qkv(2, 40, 4, 64, kv=(2, 40, 2, 64))
 LENGTHS = torch.tensor([30, 20], dtype=torch.int32)
 POOL, TABLE = drawn(10, 16, 2, 64), torch.tensor([[0, 1, 2], [3, 4, 5]], dtype=torch.int32)
 E4M3 = torch.float8_e4m3fn
+ENDS = torch.tensor([0, 15, 40], dtype=torch.int32)
 ROWS = torch.ones(2, 40, 2)  # a scale for each row
 
 
@@ -279,3 +281,21 @@ def test_one_step_in_one_set_of_names():
 def test_bytes_that_are_no_type():
     refused(TypeError, "k and v must have an 8-bit type where scale_k is given, but are uint8.*k.view",
             lambda: attention(Q.half(), *[x.to(torch.uint8) for x in (K, V)], scale_k=1.0, scale_v=1.0))
+
+
+@pytest.mark.parametrize("call, says", [
+    (lambda: fa.flash_attn_func(Q, K, K, 0.0, True), "0 and True are given behind the tensors"),
+    (lambda: fa.flash_attn_func(Q, K, K, True), "softmax_scale must be a number, but is True"),
+    (lambda: attention(Q, K, K, scale=True), "scale must be a number, but is True"),
+    (lambda: attention(Q, K, K, window=(True, 0)), r"window\[0\] must be a whole number, but is True"),
+    (lambda: attention(Q, K, K, out=torch.empty_like(Q).half()), "but is float16. Give out in float32"),
+    (lambda: attention(Q, K, K, out=torch.empty(1)), r"Use torch.empty\(\[2, 40, 4, 64\]"),
+    (lambda: attention(Q, K, K, alibi_slopes=torch.ones(3, 4)), "Give 4 slopes"),
+    (lambda: attention(Q, K, K, sinks=[0.0] * 4), r"sinks must be a tensor .* Use torch.as_tensor\(sinks\)"),
+    (lambda: attention(Q[0], K[0], K[0], cu_seqlens_q=ENDS.flip(0), cu_seqlens_kv=ENDS), "cu_seqlens_q must"),
+    (lambda: attention(Q, K, K, dropout_p=0.1), r"dropout_p of attention\(\) must be 0, .* but is 0.1"),
+    (lambda: scaled_dot_product_attention(Q.transpose(1, 2), K.transpose(1, 2), K.transpose(1, 2),
+                                          attn_mask=causal_lower_right(40, 40)), "whose causal mask is that one"),
+])
+def test_third_list(call, says):
+    with pytest.raises(froghopper.Error, match=says): call()

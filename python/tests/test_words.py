@@ -64,7 +64,8 @@ def test_tensors_and_results(framework):
 @pytest.mark.parametrize("word, value, kind, says", [
     ("is_causal", True, TypeError, "has no argument is_causal.*Use causal=True.*top_left"),
     ("q_descale", 2.0, TypeError, "Use scale_q"), ("quantize", True, NotImplementedError, "does not quantise"),
-    ("dropout_p", 0.5, NotImplementedError, "Use 0.0"), ("attn_mask", [1], NotImplementedError, "Use causal, window"),
+    ("dropout_p", 0.5, NotImplementedError, "Use dropout_p=0.0"),
+    ("attn_mask", [1], NotImplementedError, "Use causal or a window"),
     ("block_table", [1], NotImplementedError, "paged_attention. Use that"),
     ("sm_margin", 8, NotImplementedError, "Use max_sms"),
     ("causl", True, TypeError, "has no argument causl. Did you mean causal"),
@@ -101,7 +102,8 @@ def test_same_meaning_for_pages(theirs, ours):
 @pytest.mark.parametrize("word, value, kind, says", [
     ("is_causal", True, TypeError, "paged_attention.. has no argument is_causal.*Use causal=True.*top_left"),
     ("q_descale", 2.0, TypeError, "Use scale_q"), ("k_scale", 2.0, TypeError, "Did you mean scale_k"),
-    ("cache_seqlens", 2, TypeError, "Did you mean seqused_kv"), ("dropout_p", 0.5, NotImplementedError, "Use 0.0"),
+    ("cache_seqlens", 2, TypeError, "Did you mean seqused_kv"),
+    ("dropout_p", 0.5, NotImplementedError, "Use dropout_p=0.0"),
     ("page_table", [1], TypeError, "page_table is given, which is block_table here, and block_table too"),
     ("bananas", True, TypeError, "of froghopper.torch has no argument bananas. It has alibi_slopes, ")])
 def test_explained_for_pages(word, value, kind, says):
