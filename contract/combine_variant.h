@@ -40,7 +40,7 @@ constexpr int combine_smem_bytes = 16;  // unused; the compiler keeps no constan
 // Even splits: the CTAs that combine the rows of a tile; each takes several rows in turn.
 constexpr int combine_ctas_of_tile = 8;
 
-constexpr int combine_parts_most(int dim_v) { return dim_v > 256 ? 8 : 16; }  // on their way at once
+constexpr int combine_parts_most(int dim_v) { return dim_v > 256 ? 8 : 16; }  // on their way at once: registers
 
 constexpr const char* why_invalid(CombineVariant v) {
   if (is_8_bit(v.dtype)) return "rows are f16, bf16 or f32 here";
@@ -48,7 +48,8 @@ constexpr const char* why_invalid(CombineVariant v) {
     return "a row has 64, 128, 256 or 512 columns";
   if (v.parts != 4 && v.parts != combine_parts_most(v.dim_v))
     return "4 or 16 parts are on their way at once, of 512 columns 4 or 8";
-  if (v.even && (v.batch_invariant || v.parts == 4)) return "parts of even splits are as many as there are CTAs";
+  if (v.even && (v.batch_invariant || v.parts == 4))
+    return "even splits have up to a part for each CTA, so they are merged in groups, in one order";
   return nullptr;
 }
 

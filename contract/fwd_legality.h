@@ -45,7 +45,7 @@ constexpr const char* why_invalid(FwdVariant v) {
     return "an earlier launch dequantises 8-bit k and v for plain tiles of 16-bit q";
   if (v.kv.blocks && (!v.kv.dequantised || v.dtype != Dtype::bf16 || !in_scale_block(v.tiles.kv)))
     return "weights times scales of v are in the range of bf16 alone, and 32, 64 or 128 keys of a tile share a scale";
-  if (v.kv.in != KvIn::rows && (!v.ragged || v.kv.dequantised))
+  if (v.kv.layout != KvLayout::contiguous && (!v.ragged || v.kv.dequantised))
     return "a kernel for pages is ragged and reads k and v as they are in memory";
   if (v.batch_invariant && (is_8_bit(v.dtype) || is_8_bit(v.kv.dtype)))
     return "8-bit q, k and v have no batch-invariant kernel";

@@ -16,15 +16,15 @@ struct EightBitParams {
   Dtype dtype_o;
 };
 
-// Smooth variants only: what all keys and all values of a sequence have beside their numbers times scales; and Q, whose
-// products with the one are added to its scores in the end.
+// Smooth variants only: the means of a sequence that were subtracted from K and V before they were quantised, and Q, as
+// q mean_k is added to lse.
 struct MeansParams {
   ScaleValues k, v;  // a number a column; no blocks
   StridedTensor q;
   int dim_qk;  // columns of Q in memory
 };
 
-// Paged variants only: those with pages and those with slots (contract/types.h, KvIn). Row r of sequence b is row
+// Paged variants only: those with pages and those with slots (contract/types.h, KvLayout). Row r of sequence b is row
 // r % size of the page table[b x sequence_stride + r / size x page_stride].
 struct PageParams {
   const int* table;
@@ -87,7 +87,8 @@ struct FwdParams {
 static_assert(sizeof(FwdParams) <= params_bytes_max);
 
 // Of the kernel that combines the parts of rows. Its tiles are those of the forward kernel, which say how many parts a
-// row has.
+// row has. Without even splits it never follows one of two launches of a ragged problem, as it takes the rows of all
+// sequences.
 struct CombineParams {
   SplitParams split;
   StridedTensor o;

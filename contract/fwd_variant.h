@@ -53,7 +53,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("maxlogit", v.max_logit);
   visit("dequantised", v.kv.dequantised);
   visit("blocks", v.kv.blocks);
-  visit("", v.kv.in);
+  visit("", v.kv.layout);
   visit("tokenscales", v.kv.token_scales);
   visit("gate", v.gated);
 }
@@ -92,8 +92,8 @@ constexpr int promotion_tiles = 16;
 constexpr int fwd_promotion_tiles(FwdVariant v) {
   return v.tiles.kv > scale_block ? promotion_tiles * scale_block / v.tiles.kv : promotion_tiles;
 }
-// 256 columns are more than L2 takes in at once without being waited for, so they are cut into four slices, of which
-// one goes every fourth tile. Measured: docs/experiments/0026.
+// To add all of 256 columns after one tile would wait for L2, so they are cut into four slices, of which one goes every
+// fourth tile. Measured: docs/experiments/0026.
 constexpr int promotion_slices(int dim_v, bool masked) { return dim_v > 192 && !masked ? 4 : 1; }
 constexpr int fwd_promotion_slices(FwdVariant v) { return promotion_slices(v.dims.v, v.mask != Mask::none); }
 // fp32 numbers of one consumer's sum: for each thread what counts for its two rows, a header of 4 for each slice of O,

@@ -10,8 +10,8 @@ struct FwdKv {
   Dtype dtype;        // in memory: that of Q, or with a 16-bit one an 8-bit one
   bool dequantised;   // an earlier launch has made 8-bit numbers those of Q's type: device/fwd/dequantise.cuh
   bool blocks;        // then with scales of blocks of rows or of V's columns: device/attn/tile_softmax.cuh
-  bool smooth;        // 8-bit numbers lack the mean of their rows, which the epilogue adds: device/fwd/means.cuh
-  KvIn in;            // rows, pages or slots: device/fwd/kv_source.cuh
+  bool smooth;        // 8-bit K and V lack each column's mean over their sequence; the epilogue adds it: means.cuh
+  KvLayout layout;    // device/fwd/kv_source.cuh
   bool token_scales;  // each row of K and of V has a scale: device/fwd/token_scales.cuh
 
   bool operator==(const FwdKv&) const = default;

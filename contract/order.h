@@ -23,7 +23,7 @@ struct Order {
   int section;        // pairs handed out together, so that their K and V stay in L2
   int in_sections;    // pairs [0, in_sections) come by such sections, the others together; ragged: of whole sequences
   int tail;           // lightest q tiles of every pair, handed out last, over all pairs together
-  int late_tiles;     // after an item of this many kv tiles or more, the next one is drawn when it is nearly loaded
+  int late_tiles;     // in an item of this many kv tiles or more, the next one is drawn when few K loads are left
   bool operator==(const Order&) const = default;
 };
 

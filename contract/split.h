@@ -36,7 +36,7 @@ struct PackParams {
 struct PartOfRow {
   float row_max;  // as attn::OnlineSoftmax::row_max: a reference, at the maximum or near it
   // Of weights. Negative: the row is large, that is, its row max is beyond OnlineSoftmax::large_magnitude and row_max
-  // is a score as it is, which has not been multiplied by the scale.
+  // is a score as it is, which has not been multiplied by the scale. Only OnlineSoftmax has large rows.
   float sum;
 };
 

@@ -43,7 +43,7 @@ struct TileSequence {
   // Of a part of split-KV that has no keys: count() is negative, so that it differs from none().
   static constexpr TileSequence without_keys() { return {1, 0}; }
 
-  constexpr bool has(Int tile) const { return tile >= begin; }  // of a tile that next() has given
+  constexpr bool not_past_last(Int tile) const { return tile >= begin; }  // of a tile that next() has given
   static constexpr Int next(Int tile) { return tile - 1; }
   // The next one; the last one again where there is none.
   constexpr Int next_or_last(Int tile) const { return next(tile) > begin ? next(tile) : begin; }

@@ -59,19 +59,19 @@ constexpr const char* name_of(Mask m) {  // "": a kernel without a mask does not
 }
 
 // Where the rows of K and V lie, as far as it changes the machine code: device/fwd/kv_source.cuh.
-enum class KvIn : unsigned char {
-  rows,   // the rows of a sequence lie one after the other
-  pages,  // in pages of a pool, of which 8 rows or more follow each other
-  slots   // in pages of which fewer rows follow each other, down to single rows (slots, as vLLM calls them)
+enum class KvLayout : unsigned char {
+  contiguous,     // the rows of a sequence lie one after the other
+  paged_tma,      // in pages of a pool, of which 8 rows or more follow each other: "pages" in names of kernels
+  paged_cp_async  // in pages of which fewer rows follow each other, down to single rows: "slots", as vLLM calls these
 };
 
-constexpr KvIn kv_sources[] = {KvIn::rows, KvIn::pages, KvIn::slots};
+constexpr KvLayout kv_layouts[] = {KvLayout::contiguous, KvLayout::paged_tma, KvLayout::paged_cp_async};
 
-constexpr const char* name_of(KvIn in) {  // "": a kernel for rows does not name it
-  switch (in) {
-    case KvIn::rows: return "";
-    case KvIn::pages: return "pages";
-    case KvIn::slots: return "slots";
+constexpr const char* name_of(KvLayout layout) {  // "": not named
+  switch (layout) {
+    case KvLayout::contiguous: return "";
+    case KvLayout::paged_tma: return "pages";
+    case KvLayout::paged_cp_async: return "slots";
   }
   return "";
 }

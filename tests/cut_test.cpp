@@ -47,7 +47,7 @@ TEST(TileSequence, VisitsEachTileOnceFromTheLastToTheFirst) {
       for (size_t at = 0; at < visited.size(); ++at) {
         const int tile = visited[at], left = static_cast<int>(visited.size() - at) - 1;
         EXPECT_EQ(tiles.is_last(tile), left == 0);
-        EXPECT_EQ(tiles.has(tiles.next(tile)), left > 0);
+        EXPECT_EQ(tiles.not_past_last(tiles.next(tile)), left > 0);
         EXPECT_EQ(tiles.next_or_last(tile), left > 0 ? visited[at + 1] : tile);
         EXPECT_EQ(tiles.with_left(left), tile);
         EXPECT_EQ(tiles.from(tile).count(), left + 1);

@@ -137,8 +137,8 @@ TEST(Kernel, EachFieldOfAVariantChangesItsName) {
         field = Dtype::f16;
       else if constexpr (std::is_same_v<T, Mask>)
         field = Mask::window;
-      else if constexpr (std::is_same_v<T, KvIn>)
-        field = KvIn::slots;
+      else if constexpr (std::is_same_v<T, KvLayout>)
+        field = KvLayout::paged_cp_async;
       else if constexpr (std::is_same_v<T, SplitKv>)
         field = SplitKv::even;
       else if constexpr (std::is_same_v<T, bool>)

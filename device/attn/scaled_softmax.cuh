@@ -150,10 +150,10 @@ struct ScaledSoftmax {
   }
   // The whole warp's.
   __device__ __forceinline__ bool holds(const Guess& g) const {
-    return __all_sync(~0u, g.largest <= largest_weight && is_near());
+    return __all_sync(~0u, g.largest <= largest_weight && is_moderate());
   }
   // The same in fewer steps behind the exponentials, for who has a register for the limit until then.
-  __device__ __forceinline__ float limit() const { return is_near() ? largest_weight : -1.f; }
+  __device__ __forceinline__ float limit() const { return is_moderate() ? largest_weight : -1.f; }
   __device__ __forceinline__ bool holds(const Guess& g, float limit) const {
     return __all_sync(~0u, g.largest <= limit);
   }
@@ -163,18 +163,18 @@ struct ScaledSoftmax {
   // Of a guess that does not hold: moves the row max and divides the weights, or finds them lost, as
   // OnlineSoftmax::guarded_step() does.
   template <int Cols>
-  __device__ Fate correct(tile::Accum<Cols>& s, const Guess& g, RowPair& rescale) {
+  __device__ GuardResult correct(tile::Accum<Cols>& s, const Guess& g, RowPair& rescale) {
     const RowPair most = quad_most(s, {moved_weight, moved_weight});
     const RowPair next = {row_max.top + (ptx::lg2_approx(most.top) - moved_log2_v_scale),
                           row_max.bottom + (ptx::lg2_approx(most.bottom) - moved_log2_v_scale)};
-    const bool stays_near = is_near() && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;
-    if (!__all_sync(~0u, g.largest <= movable && stays_near)) return Fate::lost;
+    const bool stays_moderate = is_moderate() && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;
+    if (!__all_sync(~0u, g.largest <= movable && stays_moderate)) return GuardResult::recompute;
     rescale = {ptx::ex2_approx(row_max.top - next.top), ptx::ex2_approx(row_max.bottom - next.bottom)};
     s.scale_rows(rescale.top, rescale.bottom);
     sum = {(sum.top + g.sum.top * inverse_v_scale) * rescale.top,
            (sum.bottom + g.sum.bottom * inverse_v_scale) * rescale.bottom};
     row_max = next;
-    return Fate::moved;
+    return GuardResult::rescaled;
   }
 
   // As OnlineSoftmax.
@@ -230,7 +230,7 @@ struct ScaledSoftmax {
     inverse_v_scale = ptx::ex2_approx(-log2_v_scale);
     return ptx::ex2_approx(-by);
   }
-  __device__ bool is_near() const { return fmaxf(fabsf(row_max.top), fabsf(row_max.bottom)) <= large_magnitude; }
+  __device__ bool is_moderate() const { return fmaxf(fabsf(row_max.top), fabsf(row_max.bottom)) <= large_magnitude; }
   __device__ Finish lowered(Finish row, float o_scale) const {
     return {row.inverse * of_values(o_scale), row.lse, row.sink_weight};
   }

@@ -41,7 +41,7 @@ __device__ __forceinline__ float quad_sum(float v) {
 //   kept   they stay
 //   moved  a row outgrew its row max: the new one makes the tile's largest weight 1
 //   lost   the weights left the range of fp32, or a row is large: exact_step() must have the scores again
-enum class Fate { kept, moved, lost };
+enum class GuardResult { kept, rescaled, recompute };
 
 // The largest values of this thread's columns of its two rows, at least `most`; and those of all columns.
 template <int Cols>
@@ -139,9 +139,9 @@ struct OnlineSoftmax {
     RowPair at = {fmaxf(row_max.top, most.top) == -tile::inf ? 0.f : next.top,
                   fmaxf(row_max.bottom, most.bottom) == -tile::inf ? 0.f : next.bottom};
     RowPair rescale = {ptx::ex2_approx(row_max.top - at.top), ptx::ex2_approx(row_max.bottom - at.bottom)};
-    const bool near =
+    const bool moderate =
         fmaxf(fabsf(at.top), fabsf(at.bottom)) <= large_magnitude && !is_large(sum.top) && !is_large(sum.bottom);
-    const bool some_large = !__all_sync(~0u, near);
+    const bool some_large = !__all_sync(~0u, moderate);
     if (some_large) {
       handle_large_rows(s, most, next, at, rescale);
       sum = {fabsf(sum.top), fabsf(sum.bottom)};
@@ -156,26 +156,26 @@ struct OnlineSoftmax {
   // Guarded, for tiles without a mask: weights by the old row max. The fate is the whole warp's. moved: `rescale` is
   // the factor for what was accumulated before. lost: s is lost, everything else is as before.
   template <int Cols>
-  __device__ Fate guarded_step(tile::Accum<Cols>& s, RowPair& rescale) {
+  __device__ GuardResult guarded_step(tile::Accum<Cols>& s, RowPair& rescale) {
     const auto [even, odd] = weights(s, row_max);
     const RowPair t = {even.top + odd.top, even.bottom + odd.bottom};
     const float largest = fmaxf(fmaxf(even.top, odd.top), fmaxf(even.bottom, odd.bottom));
-    const bool near = !is_large(sum.top) && !is_large(sum.bottom);
-    if (__all_sync(~0u, largest <= guard<Cols> && near)) {
+    const bool moderate = !is_large(sum.top) && !is_large(sum.bottom);
+    if (__all_sync(~0u, largest <= guard<Cols> && moderate)) {
       sum = {sum.top + t.top, sum.bottom + t.bottom};
-      return Fate::kept;
+      return GuardResult::kept;
     }
     // Rows that did not outgrow their row max keep it: log2 of 1 is 0.
     const RowPair most = quad_most(s, {1.f, 1.f});
     const RowPair next = {row_max.top + ptx::lg2_approx(most.top), row_max.bottom + ptx::lg2_approx(most.bottom)};
-    const bool stays_near = near && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;
-    if (!__all_sync(~0u, largest <= movable && stays_near)) return Fate::lost;
+    const bool stays_moderate = moderate && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;
+    if (!__all_sync(~0u, largest <= movable && stays_moderate)) return GuardResult::recompute;
     // From the rounded row max, so that later tiles agree with what is here.
     rescale = {ptx::ex2_approx(row_max.top - next.top), ptx::ex2_approx(row_max.bottom - next.bottom)};
     s.scale_rows(rescale.top, rescale.bottom);
     sum = {(sum.top + t.top) * rescale.top, (sum.bottom + t.bottom) * rescale.bottom};
     row_max = next;
-    return Fate::moved;
+    return GuardResult::rescaled;
   }
 
   // After the last tile, before the next product is issued: shuffles would wait until that has read its operands,

@@ -52,27 +52,27 @@ struct TileSoftmax : OneScaleSoftmax {
   }
 
   template <int Cols>
-  __device__ Fate guarded_step(tile::Accum<Cols>& s, RowPair& rescale) {
+  __device__ GuardResult guarded_step(tile::Accum<Cols>& s, RowPair& rescale) {
     const auto [even, odd] = weights(s, {row_max.top - log2_v_scale, row_max.bottom - log2_v_scale});
     const RowPair t = {(even.top + odd.top) * inverse_v_scale, (even.bottom + odd.bottom) * inverse_v_scale};
     const float largest = fmaxf(fmaxf(even.top, odd.top), fmaxf(even.bottom, odd.bottom)) * inverse_v_scale;
-    const bool near = !is_large(sum.top) && !is_large(sum.bottom);
-    if (__all_sync(~0u, largest <= guard<Cols> && near)) {
+    const bool moderate = !is_large(sum.top) && !is_large(sum.bottom);
+    if (__all_sync(~0u, largest <= guard<Cols> && moderate)) {
       sum = {sum.top + t.top, sum.bottom + t.bottom};
-      return Fate::kept;
+      return GuardResult::kept;
     }
     // The largest weight becomes a power of two, of log2_v_scale without its fraction; rows that are not above it stay.
     const float whole = floorf(log2_v_scale), base = ptx::ex2_approx(whole);
     const RowPair most = quad_most(s, {base, base});
     const RowPair next = {row_max.top + (ptx::lg2_approx(most.top) - whole),
                           row_max.bottom + (ptx::lg2_approx(most.bottom) - whole)};
-    const bool stays_near = near && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;
-    if (!__all_sync(~0u, largest <= movable && stays_near)) return Fate::lost;
+    const bool stays_moderate = moderate && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;
+    if (!__all_sync(~0u, largest <= movable && stays_moderate)) return GuardResult::recompute;
     rescale = {ptx::ex2_approx(row_max.top - next.top), ptx::ex2_approx(row_max.bottom - next.bottom)};
     s.scale_rows(rescale.top, rescale.bottom);
     sum = {(sum.top + t.top) * rescale.top, (sum.bottom + t.bottom) * rescale.bottom};
     row_max = next;
-    return Fate::moved;
+    return GuardResult::rescaled;
   }
 
   __device__ Finish finish_top(float sink, float o_scale) const {

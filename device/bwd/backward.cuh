@@ -43,8 +43,9 @@
 //           tickets, slopes), and it loads K, V and grad_o, none of which delta writes. With a gate delta does write
 //           the grad_o that is loaded here: then the host launches this kernel without overlap (src/plan/backward.cpp).
 // Barriers  (mbarriers; there are no named ones)
-//           item_ring       full: the Dispatcher has written it; empty: one arrival per QLoader, GradOLoader,
-//                           ProxyFencer, DqOrderWaiter, DqOrderSignaller and, when its item is over, Consumer warp
+//           item_ring       full: the Dispatcher has written it; empty: one arrival per producer thread that the
+//                           variant has (QLoader, GradOLoader, ProxyFencer, or if deterministic QLoader,
+//                           DqOrderWaiter, DqOrderSignaller) and, when its item is over, Consumer warp
 //           draw_now        one arrival an item, by the QLoader near its end; the Dispatcher waits for it before it
 //                           draws the next ticket. As in device/fwd/forward.cuh.
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp, after its last grad_q. Of two stages

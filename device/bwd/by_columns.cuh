@@ -15,13 +15,13 @@
 // Overlap   GradV runs ahead, and grad_q is multiplied one iteration late, as in by_keys.cuh. While a consumer waits
 //           for the other CTA's half, the other consumer multiplies.
 // Launches  as backward.cuh
-// Barriers  item_ring, draw_now, number_here, k_ring, v_ring, q_ring, do_ring, last_added, seen_ring as by_keys.cuh
+// Barriers  item_ring, draw_now, number_full, k_ring, v_ring, q_ring, do_ring, last_added, seen_ring as by_keys.cuh
 //           ds_ring         full: GradK's dS is in place, one arrival behind the fences of its warps; empty: one per
 //                           warp of both consumers, after its shares of grad_q have retired. The DqOrderWaiter as in
 //                           by_keys.cuh.
-//           s_here, dp_here full by the bytes of the other CTA's half; a thread that waits for them says how many
-//           weights_here    one arrival per GradV warp: the weights are in the place of the half of S
-//           peer_room       one arrival per warp of the peer's GradK: it has read the weights and the half of dP of
+//           s_full, dp_full full by the bytes of the other CTA's half; a thread that waits for them says how many
+//           weights_full    one arrival per GradV warp: the weights are in the place of the half of S
+//           peer_empty       one arrival per warp of the peer's GradK: it has read the weights and the half of dP of
 //                           this iteration, so that the halves of the next one may be sent
 //           In iteration t a consumer waits for loads, for the peer's half of iteration t, and, before it sends its
 //           own, for the peer's GradK to have read what came in iteration t - 1; of this CTA that one needs only what
@@ -74,9 +74,9 @@ struct ByColumns : TwoCtas<V> {
     QRing q_ring;
     DoRing do_ring;
     DsRing ds_ring;
-    ptx::u64 s_here, dp_here, weights_here, peer_room;
+    ptx::u64 s_full, dp_full, weights_full, peer_empty;
     tile::Ring<2> seen_ring, last_added;  // deterministic only
-    ptx::u64 draw_now, number_here;
+    ptx::u64 draw_now, number_full;
     ptx::u32 number;  // of the next item
   };
   static constexpr int k_bytes = KTile::bytes;
@@ -104,11 +104,11 @@ struct ByColumns : TwoCtas<V> {
     if (threadIdx.x == 0) {
       init_rings<ByColumns>(smem, 2 * warps);
       smem.ds_ring.init(2 * warps, V.deterministic ? 2 : 1);
-      ptx::mbarrier_init(&smem.s_here, 1);
-      ptx::mbarrier_init(&smem.dp_here, 1);
-      ptx::mbarrier_init(&smem.weights_here, warps);
-      ptx::mbarrier_init(&smem.peer_room, warps);
-      ptx::mbarrier_init(&smem.number_here, 1);
+      ptx::mbarrier_init(&smem.s_full, 1);
+      ptx::mbarrier_init(&smem.dp_full, 1);
+      ptx::mbarrier_init(&smem.weights_full, warps);
+      ptx::mbarrier_init(&smem.peer_empty, warps);
+      ptx::mbarrier_init(&smem.number_full, 1);
       ptx::fence_mbarrier_init();
     }
     ptx::cluster_arrive();

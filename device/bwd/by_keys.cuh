@@ -23,20 +23,21 @@
 // Barriers  item_ring, draw_now, k_ring, v_ring, q_ring, do_ring as backward.cuh; draw_now is the first CTA's
 //           and counts the QLoaders of both. Q is given back by GradV after S and by GradK after grad_k; grad_o by
 //           GradK after dP and by GradV after grad_v.
-//           number_here     the first CTA's Dispatcher has sent the number of the next item
+//           number_full     the first CTA's Dispatcher has sent the number of the next item
 //           ds_ring         a stage holds the weights of its iteration, then dS of both CTAs.
 //                           full: GradK's dS is in place, one arrival behind the fences of its warps, and the bytes of
 //                           the peer's have come; empty: one per warp of both consumers, after its share of grad_q has
 //                           retired, and one by the peer's GradV: the copy of this dS has come there
 //                           In deterministic variants the DqOrderWaiter arrives at full too, and there are last_added
 //                           and seen_ring.
-//           weights_here    one arrival per GradV warp: the weights are in the stage
-//           peer_room       one arrival per warp of the peer's GradK: it has read the weights that lay in the peer's
+//           weights_full    one arrival per GradV warp: the weights are in the stage
+//           peer_empty       one arrival per warp of the peer's GradK: it has read the weights that lay in the peer's
 //                           stage, so this CTA may copy its dS there
 //           GradV waits for loads, for an empty stage and for dS of the iteration before. GradK waits for loads, for
 //           weights of this iteration, for the peer to have read its weights of this iteration, and for dS of the
-//           iteration before. What a consumer does in iteration t before it invites or copies needs of the other CTA
-//           only dS of t - 1 and that it has got dS of t - 2, so the waits form no cycle.
+//           iteration before. Before GradK of iteration t releases the peer's stage or copies its dS, it has waited for
+//           two things of the other CTA alone: its dS of t - 1, and that dS of t - 2 has arrived there. So the waits
+//           form no cycle.
 //           Named barrier 1: GradK's warps, before they store dS over the weights and before dS is copied.
 // Shared    k | k of the peer's keys | v | q[stages] | grad_o[stages; 3 of half the columns with two slices] | ds[2] |
 //           lse, delta[stages] | q_iterations[stages] | items[2] | rings
@@ -106,10 +107,10 @@ struct ByKeys : TwoCtas<V> {
     QRing q_ring;
     DoRing do_ring;
     DsRing ds_ring;
-    ptx::u64 weights_here[bwd_ds_stages];
-    ptx::u64 peer_room[bwd_ds_stages];
+    ptx::u64 weights_full[bwd_ds_stages];
+    ptx::u64 peer_empty[bwd_ds_stages];
     tile::Ring<2> seen_ring, last_added;  // deterministic only
-    ptx::u64 draw_now, number_here;
+    ptx::u64 draw_now, number_full;
     ptx::u32 number;  // of the next item
   };
   static constexpr int k_bytes = KTile::bytes + PeerKTile::bytes;
@@ -146,9 +147,9 @@ struct ByKeys : TwoCtas<V> {
     if (threadIdx.x == 0) {
       init_rings<ByKeys>(smem, 2 * warps);
       smem.ds_ring.init(2 * warps + 1, V.deterministic ? 2 : 1);
-      for (ptx::u64& here : smem.weights_here) ptx::mbarrier_init(&here, warps);
-      for (ptx::u64& room : smem.peer_room) ptx::mbarrier_init(&room, warps);
-      ptx::mbarrier_init(&smem.number_here, 1);
+      for (ptx::u64& here : smem.weights_full) ptx::mbarrier_init(&here, warps);
+      for (ptx::u64& room : smem.peer_empty) ptx::mbarrier_init(&room, warps);
+      ptx::mbarrier_init(&smem.number_full, 1);
       ptx::fence_mbarrier_init();
     }
     ptx::cluster_arrive();

@@ -42,8 +42,9 @@ struct Consumer {
 
   // Whether an iteration may have no score of this M tile. A kv tile's q tiles are those of which a row attends to a
   // key of the tile. Under a mask the first of them may attend to no key of M tile 1, and under a window the last of
-  // them to none of M tile 0: both only where a q tile has no more rows than an M tile has keys. Deterministic
-  // variants do not ask: it made them 2 % slower.
+  // them to none of M tile 0: both only where a q tile has no more rows than an M tile has keys. Chunks have
+  // lower bounds too, and are computed as if every tile had scores. Deterministic variants do not ask: it made them 2 %
+  // slower.
   static constexpr bool may_be_fully_masked =
       V.tiles.q == m_tile_rows && !V.deterministic && (number == 1 ? V.mask != Mask::none : V.mask == Mask::window);
 

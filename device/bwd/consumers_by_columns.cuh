@@ -41,7 +41,7 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
   // Adds to this CTA's half of a sum the other one's, which goes the same way there.
   __device__ __forceinline__ void complete(Scores& half, InRegisterOrder<Scores>& theirs, ptx::u64* here) {
     const ptx::u32 thread = theirs.thread();
-    ptx::mbarrier_wait(&smem.peer_room, parity() ^ 1);
+    ptx::mbarrier_wait(&smem.peer_empty, parity() ^ 1);
     const ptx::u32 to = ptx::smem_addr_at(&theirs.x[0][thread], Kernel::peer()),
                    bar = ptx::smem_addr_at(here, Kernel::peer());
 #pragma unroll
@@ -110,7 +110,7 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
     tile::mma_abt<T>(s, smem.k[0], 0, smem.q[stage]);  // S^T
     const ScoreMod<V> score_mod = this->key_mask().score_mod(this->key(), smem.q_iterations[stage]);
     ptx::wgmma_wait<0>();
-    this->complete(s, smem.s, &smem.s_here);
+    this->complete(s, smem.s, &smem.s_full);
     if constexpr (Masked)
       Weigh<V, true>{params, score_mod, large,
                      this->key_mask().masked_out(this->key(), smem.q_iterations[stage].q_tile)}
@@ -143,7 +143,7 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
   __device__ __forceinline__ void hand_over(const Scores& weights) {
     smem.s.put(weights);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weights_here);
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weights_full);
   }
 };
 
@@ -169,13 +169,13 @@ struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
     this->multiply_dp(dp);
     ptx::wgmma_wait<0>();
     this->give_back_do();
-    this->complete(dp, smem.dp, &smem.dp_here);
+    this->complete(dp, smem.dp, &smem.dp_full);
     take(weights);
     to_ds(weights, dp, delta);
     tile::round_to<T>(ds, weights);
     smem.ds_ring.wait_room(now);
     tile::store_transposed(smem.ds[smem.ds_ring.stage(now)], 0, 0, ds);
-    invite_peer();
+    release_peer();
     if constexpr (!First) {
       tile::Accum<panel.count> dq;
       smem.ds_ring.wait(now - 1);
@@ -197,14 +197,14 @@ struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
   }
 
   __device__ __forceinline__ void take(Scores& weights) {
-    ptx::mbarrier_wait(&smem.weights_here, this->parity());
+    ptx::mbarrier_wait(&smem.weights_full, this->parity());
     smem.s.take(weights);
   }
 
   // There is room for the peer's halves of the next iteration: what this warp has stored was computed from the half of
   // dP and the weights of this one.
-  __device__ __forceinline__ void invite_peer() {
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_at(&smem.peer_room, Kernel::peer());
+  __device__ __forceinline__ void release_peer() {
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_at(&smem.peer_empty, Kernel::peer());
   }
 
   // dS is in place, for wgmma too.

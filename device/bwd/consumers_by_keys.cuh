@@ -110,7 +110,7 @@ struct GradVByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_v, 0> {
     smem.ds_ring.wait_room(now);
     smem.ds[stage].weights.put(weights);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weights_here[stage]);
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weights_full[stage]);
   }
 };
 
@@ -140,7 +140,7 @@ struct GradKByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_k, 1> {
     to_ds(weights, dp, delta);
     tile::round_to<T>(ds, weights);
     tile::store_transposed(smem.ds[smem.ds_ring.stage(now)].mine, 0, 0, ds);
-    invite_peer();
+    release_peer();
     if constexpr (!First) {
       typename decltype(dq_sum)::Accum dq;
       this->multiply_dq(dq);
@@ -163,15 +163,15 @@ struct GradKByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_k, 1> {
   // Afterwards all of this consumer's warps have them, and it may store dS where they lay.
   __device__ __forceinline__ void take(Scores& weights) {
     const int stage = smem.ds_ring.stage(now);
-    ptx::mbarrier_wait(&smem.weights_here[stage], smem.ds_ring.phase(now));
+    ptx::mbarrier_wait(&smem.weights_full[stage], smem.ds_ring.phase(now));
     smem.ds[stage].weights.take(weights);
     ptx::warpgroup_sync(1);
   }
 
   // There is room for the peer's dS: this warp's weights have arrived in registers, since what it has stored was
   // computed from them.
-  __device__ __forceinline__ void invite_peer() {
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_at(&smem.peer_room[smem.ds_ring.stage(now)], Kernel::peer());
+  __device__ __forceinline__ void release_peer() {
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_at(&smem.peer_empty[smem.ds_ring.stage(now)], Kernel::peer());
   }
 
   // dS is in place, for wgmma too; the peer gets a copy.
@@ -181,7 +181,7 @@ struct GradKByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_k, 1> {
     if (threadIdx.x % warpgroup == 0) {
       const int stage = smem.ds_ring.stage(now);
       ptx::mbarrier_arrive_expect_tx(&smem.ds_ring.full[stage], Kernel::DsTile::bytes);
-      ptx::mbarrier_wait(&smem.peer_room[stage], smem.ds_ring.phase(now));
+      ptx::mbarrier_wait(&smem.peer_empty[stage], smem.ds_ring.phase(now));
       ptx::copy_to_cta(&smem.ds[stage].peers, &smem.ds_ring.full[stage], Kernel::peer(), &smem.ds[stage].mine,
                        Kernel::DsTile::bytes);
     }

@@ -28,7 +28,7 @@ constexpr bool dq_transposed(int tile_q, int dim_qk) { return tile_q == m_tile_r
 // The tile of grad_q, in the workspace, of one q tile and head.
 template <BwdVariant V>
 __device__ int dq_tile(const BwdParams& params, const WorkItem& item, int head, int q_tile) {
-  return (item.q.first_tile + q_tile) * params.q_tiles.heads_q + head;
+  return (item.q.first_dq_tile + q_tile) * params.q_tiles.heads_q + head;
 }
 
 // One consumer's way to its share of a tile, one iteration late: what it adds belongs to the iteration before. Where

@@ -9,14 +9,15 @@ namespace froghopper::bwd {
 
 template <BwdVariant V>
 struct PolicyOf {
-  // Beside softcap and these there is no register for lse and delta, and the cap hides the loads; with slopes there
-  // is none for delta. Where CTAs add in order, early delta was 0.90 to 1.00 of the speed: docs/experiments/0019.
+  // With softcap and ALiBi or chunks there are no registers for lse and delta, and the tanh hides the loads; with ALiBi
+  // alone there are none for delta. Where CTAs add in order, early delta was 0.90 to 1.00 of the speed:
+  // docs/experiments/0019.
   static constexpr bool lse_is_late =
       V.tiles.q != m_tile_rows || (V.score_mods.softcap && (V.score_mods.alibi || V.mask == Mask::chunk));
   static constexpr bool delta_is_late = lse_is_late || V.deterministic || V.score_mods.alibi;
 
-  // A Consumer that stands at the proxy fence itself waits there for a tenth of its time, at 128 columns. Where it does
-  // so still, with 128 rows and a mask, a ProxyFencer was slower at 512 keys, and no faster in the mean:
+  // A Consumer that stands at the proxy fence itself waits there for a tenth of its time, at 128 columns. With
+  // 128 rows and a mask it does so still, as a ProxyFencer was slower at 512 keys, and no faster in the mean:
   // docs/8-backward.md, "The proxy fence".
   static constexpr bool has_proxy_fencer =
       !V.deterministic && !bwd_has_two_ctas(V) && (V.tiles.q == m_tile_rows || V.mask == Mask::none);

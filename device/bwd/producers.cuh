@@ -71,7 +71,7 @@ struct Dispatcher {
     return __shfl_sync(~0u, first_lane() ? draw(tickets) : 0, 0);
   }
   __device__ int next_number(const attn::Tickets& tickets) {
-    if (draws()) items.wait_as_producer(&smem.draw_now, draw_now_phase);
+    if (draws()) items.wait_in_producer_warp(&smem.draw_now, draw_now_phase);
     draw_now_phase ^= 1;
     return draw(tickets);
   }
@@ -82,11 +82,11 @@ struct Dispatcher {
     } else {
       if (draws()) {
         const int number = drawn(tickets);
-        ptx::st_async(&smem.number, &smem.number_here, 1, number);
+        ptx::st_async(&smem.number, &smem.number_full, 1, number);
         return number;
       }
-      ptx::mbarrier_arrive_expect_tx(&smem.number_here, sizeof smem.number);
-      items.wait_as_producer(&smem.number_here, number_phase);
+      ptx::mbarrier_arrive_expect_tx(&smem.number_full, sizeof smem.number);
+      items.wait_in_producer_warp(&smem.number_full, number_phase);
       number_phase ^= 1;
       return static_cast<int>(smem.number);
     }
@@ -132,7 +132,7 @@ template <class Kernel, class Load, class Draw>
 __device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, Load load, Draw draw) {
   typename Kernel::ItemStage at;
   while (true) {
-    at.wait_as_producer(smem.item_ring);
+    at.wait_in_producer_warp(smem.item_ring);
     const WorkItem item = smem.items[at.stage];
     at.release_alone(smem.item_ring);
     at.advance();
@@ -241,7 +241,7 @@ struct ProxyFencer {
         smem, params.heads_per_kv,
         [&](const WorkItem&, int, int, int) {
           const int stage = smem.ds_ring.stage(q_iteration_number);
-          Kernel::QStage::wait_as_producer(&smem.ds_stored[stage], smem.ds_ring.phase(q_iteration_number));
+          Kernel::QStage::wait_in_producer_warp(&smem.ds_stored[stage], smem.ds_ring.phase(q_iteration_number));
           ptx::fence_proxy_async_shared();
           smem.ds_ring.arrive_full(q_iteration_number++);
         },

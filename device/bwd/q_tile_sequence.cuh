@@ -16,7 +16,7 @@ enum class Traversal { by_heads, last_first, first_last };
 // The q tiles [begin, end), once for each query head.
 struct QTileSequence {
   int begin, end;
-  int first_tile;       // of the sequence, in the workspace
+  int first_dq_tile;    // of the sequence, in the workspace
   Spans<int> spans[2];  // of the item's M tiles, in the order of the visit
   Traversal traversal;
 

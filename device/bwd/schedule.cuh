@@ -116,8 +116,9 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
   const int first_key = kv_tile * V.tiles.kv, last_key = min(first_key + V.tiles.kv, lengths.seq_kv) - 1;
   const KeyMask<V> key_mask(params, lengths);
   const Range<int> tiles = key_mask.q_tiles(first_key, last_key, lengths.seq_q, V.tiles.q);
-  const int first_tile = V.ragged && params.ragged.cu_q ? first_tile_of_packed(lengths.q_first, sequence, V.tiles.q)
-                                                        : sequence * params.q_tiles.tiles_of_sequence;
+  const int first_dq_tile = V.ragged && params.ragged.cu_q
+                                ? first_tile_of_packed(lengths.q_first, sequence, V.tiles.q)
+                                : sequence * params.q_tiles.tiles_of_sequence;
   const int pair = sequence * params.heads_kv + head_kv;
   const bool last_key_first = V.deterministic && V.mask == Mask::causal && pair < params.light_first;
   const Traversal traversal = traversal_of<V>(params, pair, last_key_first);
@@ -130,7 +131,7 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
   return {.kv_tile = kv_tile,
           .head_kv = head_kv,
           .sequence = sequence,
-          .q = {tiles.begin, tiles.end, first_tile, {spans_of(0), spans_of(1)}, traversal},
+          .q = {tiles.begin, tiles.end, first_dq_tile, {spans_of(0), spans_of(1)}, traversal},
           .last_key_first = last_key_first,
           .lengths = lengths};
 }

@@ -15,7 +15,8 @@
 namespace froghopper::bwd {
 
 // One number a query row, for the columns that this thread holds of a tile with queries along columns.
-// Float4Interleaved: rows lie as index_of_row has them, and one load brings four. Read where they are needed,
+// Float4Interleaved: rows lie as index_of_row has them, and one load brings four. RowValues loads each
+// where it is used.
 template <bool Float4Interleaved>
 struct RowValues {
   const float* first;
@@ -32,7 +33,7 @@ struct RowValues {
   }
 };
 
-// or those of 64 rows all at once, in program order: the compiler may not move these loads behind a wgmma.
+// Loads those of 64 rows all at once, in program order: the compiler may not move these loads behind a wgmma.
 template <bool Float4Interleaved>
 struct EarlyRowValues {
   float2 x[m_tile_rows / 8];

@@ -147,7 +147,7 @@ struct Consumer {
     for (; kv_tile >= interior; kv_tile = tiles.next(kv_tile))
       kv_iteration</*Boundary=*/false>(item, kv_tile, softmax, s, p, o);
     if constexpr (bounded_below(V.mask))
-      for (; tiles.has(kv_tile); kv_tile = tiles.next(kv_tile))
+      for (; tiles.not_past_last(kv_tile); kv_tile = tiles.next(kv_tile))
         kv_iteration</*Boundary=*/true>(item, kv_tile, softmax, s, p, o);
   }
 
@@ -165,7 +165,7 @@ struct Consumer {
 
   // One kv tile in steady state. Between the issue of the two products and the wait for P V lies the softmax: P V
   // runs under it, and it runs under the products of the other M tiles. K is given back after the guard, because a
-  // lost tile is multiplied again; so a warp waits for V while it holds K. Where rows have scales, they lie beside K.
+  // tile may be multiplied again; so a warp waits for V while it holds K. Where rows have scales, they lie beside K.
   // Why nothing hangs: count iterations up; iteration t takes K(t) and V(t - 1). A warp that starts iteration t has
   // itself given back K(t - 1) and V(t - 2) and all before. So also for the slowest warp rings of two stages have
   // room for K(t) and V(t - 1).
@@ -194,7 +194,7 @@ struct Consumer {
       grew = !softmax.holds(guess);
       finish_pv(p, s);
       if (grew) {
-        if (softmax.correct(s, guess, rescale) == attn::Fate::lost)
+        if (softmax.correct(s, guess, rescale) == attn::GuardResult::recompute)
           rescale = recompute_scores(item, kv_tile, softmax, s);
         round_weights(p, s);
       } else {
@@ -202,9 +202,9 @@ struct Consumer {
       }
       release_k(item, kv_tile);
     } else {
-      const attn::Fate fate = softmax.guarded_step(s, rescale);
-      grew = fate != attn::Fate::kept;
-      if (fate == attn::Fate::lost) rescale = recompute_scores(item, kv_tile, softmax, s);
+      const attn::GuardResult result = softmax.guarded_step(s, rescale);
+      grew = result != attn::GuardResult::kept;
+      if (result == attn::GuardResult::recompute) rescale = recompute_scores(item, kv_tile, softmax, s);
       release_k(item, kv_tile);  // not before: K may be needed again
       finish_pv(p, s);
     }
@@ -309,7 +309,9 @@ struct Consumer {
 
   // ---- Scales ----
 
-  __device__ float scale_of(const WorkItem& item) const {  // read early, for it comes from memory
+  // Read early, for it comes from memory. item may be the next one already: variants that swap M tiles have no such
+  // scale.
+  __device__ float scale_of(const WorkItem& item) const {
     return fwd_has_item_scale(V) && !item.is_end() ? scale_of_scores<V>(params, item, m_tile_of(item)) : 0.f;
   }
   __device__ Softmax begin_softmax(float scale) const {

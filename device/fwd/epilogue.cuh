@@ -44,7 +44,9 @@ struct Epilogue {
       return BatchInvariantEpilogue<V>{params, item, number, half}.run(softmax, sinks.top, o);
     const auto top = softmax.finish_top(sinks.top, o_scale), bottom = softmax.finish_bottom(sinks.bottom, o_scale);
     if constexpr (through_own_smem) {
-      epilogue.run_through(smem.o, number * m_tile_rows, top, bottom, o);
+      // By the Consumer, not by the M tile: Consumers swap M tiles, and each waits for its own stores alone.
+      const int consumer = threadIdx.x / warpgroup - Kernel::producer_groups;
+      epilogue.run_through(smem.o, consumer * m_tile_rows, top, bottom, o);
     } else if constexpr (through_q) {
       ptx::warpgroup_sync(threadIdx.x / warpgroup);  // all warps of it have had their last S
       epilogue.run_through(*stage_for_o, number * m_tile_rows, top, bottom, o);

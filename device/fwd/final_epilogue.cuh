@@ -65,8 +65,8 @@ struct FinalEpilogue {
     store_lse(top, bottom);
   }
 
-  // By way of a tile in shared memory, whose rows from first_row on nobody else needs. TMA has read a warp's rows there
-  // once tma_store_wait_read() returns to the warp's first lane.
+  // By way of a tile in shared memory, whose rows from first_row on are this Consumer's alone. TMA has read a warp's
+  // rows there once tma_store_wait_read() returns to the warp's first lane.
   template <class Tile>
   __device__ __forceinline__ void run_through(Tile& tile, int first_row, attn::Finish top, attn::Finish bottom,
                                               Output& o) const {

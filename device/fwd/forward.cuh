@@ -36,11 +36,13 @@
 //           kernel is combine, which is small and waits, so it may start before the first item. (So may any other
 //           kernel after PackGQA in one part, where there is no combine.) A ragged problem may be two launches, the
 //           sequences with many rows first. Then the second one (beside_another) runs beside the first without waiting
-//           for it, which is safe for two reasons. The first lets it start only after its own wait, so all older
-//           kernels have ended and what they wrote is visible. And the two write disjoint rows, and have counters of
-//           tickets and regions of the workspace of their own. The Dispatcher of the second waits at its end, so that
-//           whoever waits for the second launch waits for both.
-// Barriers  barrier         arrivals on full                        arrivals on empty
+//           for it, which is safe for two reasons. The first, which has no combine, lets it start only after its own
+//           wait, so all older kernels have ended and what they wrote is visible. And the two write disjoint rows, and
+//           have counters of tickets and regions of the workspace of their own. The Dispatcher of the second waits at
+//           its end, so that whoever waits for the second launch waits for both.
+// Barriers  A wait on full has the parity Cursor::phase, one on empty the other parity (device/tile/ring.cuh); draw_now
+//           and mma_order count for themselves.
+//           barrier         arrivals on full                        arrivals on empty
 //           item_ring       1, the Dispatcher                       one per warp that reads items: the Loaders,
 //                                                                   Transposers and Dequantisers once they have a copy,
 //                                                                   Consumers before their epilogue. With C Consumers
@@ -64,7 +66,8 @@
 //           another one in the main loop. Why stored_ring cannot hang: fp8_producers.cuh, dequantising_producers.cuh.
 //           Named barriers: the number of its warpgroup, of a Consumer whose O leaves through Q's stage (epilogue.cuh);
 //           1 + number, of one whose Q becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M tile
-//           (final_epilogue.cuh). No variant has two of these.
+//           (final_epilogue.cuh). Where a variant has two of these, the same threads are
+//           at both, in the same order.
 // Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | draw_now | mma_order. Variants that read 8-bit K
 //           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring | stored_scales[fwd_stored_stages] in
 //           front of that, and factors[stages] and row_scales where rows of K and V have scales (token_scales.cuh);
@@ -120,7 +123,8 @@ struct Forward {
   using Registers = RegistersOf<V>;
   // Warps that fill the stages of V: they transpose or dequantise. A Loader of V counts as one.
   static constexpr int fillers_of_v = !reads_8_bit ? 1 : Registers::dequantising_warpgroup ? 4 : 2;
-  static constexpr int stored_loaders = V.kv.in != KvIn::rows && Registers::dequantising_warpgroup ? 2 : 1;
+  static constexpr int stored_loaders =
+      V.kv.layout != KvLayout::contiguous && Registers::dequantising_warpgroup ? 2 : 1;
   // 16-bit products overlap better without an order.
   using MmaOrderIfAny = Pick<fp8_mma, MmaOrder<consumer_groups>, NoMmaOrder>;
   static constexpr bool immediate_pv = fwd_immediate_pv(V);

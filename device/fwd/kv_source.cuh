@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: where the rows of a tile of K or V are, and the loads that bring them into shared memory. All loaders
 // of K and V of the forward kernel ask here; the host's half is KvRows in src/problem/tensors.hpp. There are three
-// sources (KvIn); pages and slots together are called paged:
+// sources (KvLayout); pages and slots together are called paged:
 //
 //   rows    The rows of a sequence lie one after the other. One thread issues a TMA box for each panel of a tile (128
 //           bytes of its columns, one swizzle atom), with all rows of the tile.
@@ -32,29 +32,29 @@
 namespace froghopper::fwd {
 
 // Whether this thread of a loader does what one thread does: it takes items, announces bytes, has the next item drawn.
-// Only threads of a loader may ask. With KvIn::rows a loader is one thread, so the answer is yes.
+// Only threads of a loader may ask. With KvLayout::contiguous a loader is one thread, so the answer is yes.
 template <FwdVariant V>
 __device__ __forceinline__ bool is_leading_thread() {
-  return V.kv.in == KvIn::rows || threadIdx.x % 32 == 0;
+  return V.kv.layout == KvLayout::contiguous || threadIdx.x % 32 == 0;
 }
 
 // Whether this thread is of the loader in this warp, which is its first thread, or all of it.
 template <FwdVariant V>
 __device__ __forceinline__ bool is_of_loader(int warp) {
-  return V.kv.in == KvIn::rows ? threadIdx.x == 32 * warp : threadIdx.x / 32 == warp;
+  return V.kv.layout == KvLayout::contiguous ? threadIdx.x == 32 * warp : threadIdx.x / 32 == warp;
 }
 
 // Arrivals at the barrier of a stage that a loader fills: one of the leading thread; of slots also one of each lane, by
 // cp.async.mbarrier.arrive.noinc.
 template <FwdVariant V>
-constexpr int loader_arrivals = V.kv.in == KvIn::slots ? 1 + 32 : 1;
+constexpr int loader_arrivals = V.kv.layout == KvLayout::paged_cp_async ? 1 + 32 : 1;
 
 // Before the loads of a stage for which there is room. What the leading thread stored in shared memory before this call
 // is visible to whoever has waited for the stage.
 template <FwdVariant V, class Cursor, class Ring>
 __device__ __forceinline__ ptx::u64* announce(Cursor& at, Ring& ring, ptx::u32 bytes) {
   if (is_leading_thread<V>()) {
-    if constexpr (V.kv.in == KvIn::slots)
+    if constexpr (V.kv.layout == KvLayout::paged_cp_async)
       at.arrive_full(ring);
     else
       at.expect_bytes(ring, bytes);
@@ -65,10 +65,10 @@ __device__ __forceinline__ ptx::u64* announce(Cursor& at, Ring& ring, ptx::u32 b
 // A last stage with nothing in it.
 template <FwdVariant V, class Cursor, class Ring>
 __device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
-  if (V.kv.in != KvIn::slots && !is_leading_thread<V>()) return;
+  if (V.kv.layout != KvLayout::paged_cp_async && !is_leading_thread<V>()) return;
   at.wait_room(ring);
   announce<V>(at, ring, 0);
-  if constexpr (V.kv.in == KvIn::slots) at.arrive_full(ring);
+  if constexpr (V.kv.layout == KvLayout::paged_cp_async) at.arrive_full(ring);
 }
 
 // By whoever has waited for a stage that a loader fills, before wgmma reads it. cp.async writes by the generic proxy
@@ -77,13 +77,13 @@ __device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
 // executed needlessly.)
 template <FwdVariant V>
 __device__ __forceinline__ void fence_for_wgmma() {
-  if constexpr (V.kv.in == KvIn::slots) ptx::fence_proxy_async_shared();
+  if constexpr (V.kv.layout == KvLayout::paged_cp_async) ptx::fence_proxy_async_shared();
 }
 
 enum class KvSide { k, v };
 
 // Of an item's K or V. load() is called for the item's tiles in descending key order.
-template <FwdVariant V, KvSide Side, KvIn In = V.kv.in>
+template <FwdVariant V, KvSide Side, KvLayout Layout = V.kv.layout>
 struct KvSource {
   const TmaMap& map;
   attn::TmaRows<V.ragged> rows;
@@ -100,7 +100,8 @@ struct KvSource {
 };
 
 // The entry of the table for a row. It may be read for every row of the sequence, for it is read ahead: also for rows
-// below a window. There it must name a page; beyond the sequence's end it is not read.
+// below a window. There it must name a page, though the page's
+// rows are not loaded; beyond the sequence's end it is not read.
 struct PageOfRow {
   const PageParams& pages;
   const int* table;  // of the sequence
@@ -118,7 +119,7 @@ struct PageOfRow {
 
 // Lane l has the l-th of 32 boxes, and has read the table for the next 32, which lie below.
 template <FwdVariant V, KvSide Side>
-struct KvSource<V, Side, KvIn::pages> {
+struct KvSource<V, Side, KvLayout::paged_tma> {
   const FwdParams& params;
   PageOfRow page_of;
   int head;
@@ -169,7 +170,7 @@ struct KvSource<V, Side, KvIn::pages> {
 // a shuffle for the number of the row's granule, a product for its address, and little more: a warp has to issue them
 // at its share of the memory's speed. docs/experiments/0051-even-splits.md.
 template <FwdVariant V, KvSide Side>
-struct KvSource<V, Side, KvIn::slots> {
+struct KvSource<V, Side, KvLayout::paged_cp_async> {
   static constexpr int groups = (V.tiles.kv + 31) / 32;  // of 32 rows
   static constexpr int units = panels(Side == KvSide::k ? V.dims.qk : V.dims.v, size_of(V.kv.dtype)) * 8;  // of a row
   static constexpr int together = units < 32 ? 32 / units : 1;                                             // rows

@@ -39,7 +39,7 @@ struct TrackingMax : Softmax {
     return Softmax::exact_step(s, above, [&](attn::RowPair of_tile) { offer(of_tile); });
   }
   template <int Cols>
-  __device__ __forceinline__ attn::Fate guarded_step(tile::Accum<Cols>& s, attn::RowPair& rescale) {
+  __device__ __forceinline__ attn::GuardResult guarded_step(tile::Accum<Cols>& s, attn::RowPair& rescale) {
     most = attn::largest_of(s, most);
     return Softmax::guarded_step(s, rescale);
   }

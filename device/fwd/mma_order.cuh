@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the order in which the Consumers of a CTA issue the MMAs of a kv tile: in round-robin order (the
-// warp scheduler barriers of FlashAttention-3). A Consumer lets the next one go when its S is there, between
-// two items when its last P V is: while it computes weights of S, the next one has the tensor core. Without an order
-// all of them get S at the same time, and then all of them want the exponential unit (docs/10-fp8.md).
+// ping-pong scheduling of FlashAttention-3, for any number of Consumers, by mbarriers). A Consumer lets the next one go
+// when its S is there, between two items when its last P V is: while it computes weights of S, the next one has the
+// tensor core. Without an order all of them get S at the same time, and then all of them want the exponential unit
+// (docs/10-fp8.md).
 //
 // Every Consumer takes its turn once for every kv tile of an item, also for a tile that its M tile skips, so they
 // differ by one tile at most. A Consumer whose turn it is for tile t may still wait for K of t and V of t - 1. By then

@@ -119,7 +119,7 @@ struct Dispatcher {
 
   // Every CTA has one item or none, so no ticket is drawn. Consumers store an item only when the next one is known,
   // and a launch's first ticket takes two or three dependent accesses to global memory (the counter has to be reset),
-  // some 2 us: a short item would wait for it before its store.
+  // some 2 us: a short item would wait for it before its store. The loader of K may arrive at draw_now all the same.
   __device__ void take_only(const WorkItem& item) {
     let_next_kernel_start();
     if (!first_lane()) return;
@@ -188,7 +188,7 @@ template <class Kernel>
 __device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typename Kernel::ItemStage& items) {
   items.wait(smem.item_ring);
   const WorkItem item = smem.items[items.stage];
-  if constexpr (Kernel::variant.kv.in != KvIn::rows) __syncwarp();  // every lane has its copy
+  if constexpr (Kernel::variant.kv.layout != KvLayout::contiguous) __syncwarp();  // every lane has its copy
   if (is_leading_thread<Kernel::variant>()) items.release_alone(smem.item_ring);
   items.advance();
   return item;

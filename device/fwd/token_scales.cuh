@@ -114,7 +114,7 @@ struct TokenScales {
   }
 
  private:
-  static constexpr bool in_pages = V.kv.in != KvIn::rows;
+  static constexpr bool in_pages = V.kv.layout != KvLayout::contiguous;
 
   static __device__ int lane() { return threadIdx.x % 32; }
   static __device__ int in_tile(int i) { return 32 * i + lane(); }

@@ -47,8 +47,8 @@ struct Cursor {
     }
   }
 
-  // Producer, one thread. 0 bytes: the stage is full at once.
-  __device__ void wait_room(Ring<Stages>& r) { wait_as_producer(&r.empty[stage], phase ^ 1); }
+  // Producer, one thread. With one producer and 0 bytes the stage is full at once.
+  __device__ void wait_room(Ring<Stages>& r) { wait_in_producer_warp(&r.empty[stage], phase ^ 1); }
   __device__ ptx::u64* expect_bytes(Ring<Stages>& r, ptx::u32 bytes) const {
     ptx::mbarrier_arrive_expect_tx(&r.full[stage], bytes);
     return &r.full[stage];
@@ -63,8 +63,8 @@ struct Cursor {
 
   // How threads of producer roles wait, which may sleep (Sleeps): at any barrier, or here for what others have put into
   // a ring that these threads read, as loaders wait for an item. Consumers wait by wait().
-  __device__ void wait_as_producer(Ring<Stages>& r) { wait_as_producer(&r.full[stage], phase); }
-  static __device__ void wait_as_producer(ptx::u64* bar, ptx::u32 phase) {
+  __device__ void wait_in_producer_warp(Ring<Stages>& r) { wait_in_producer_warp(&r.full[stage], phase); }
+  static __device__ void wait_in_producer_warp(ptx::u64* bar, ptx::u32 phase) {
     if constexpr (Sleeps)
       ptx::mbarrier_wait_asleep(bar, phase);
     else

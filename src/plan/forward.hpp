@@ -14,7 +14,7 @@ FwdKv kv_of(const Problem&);  // as they are in memory, in rows
 // The kernel with such tiles, neither packed nor split.
 FwdVariant plain_variant(const Problem&, Dims, Tiles);
 int box_of_pages(const Problem&, const Tiles&);
-KvIn kv_in(const Problem&, const Tiles&);
+KvLayout kv_layout(const Problem&, const Tiles&);
 
 // Columns that only 16-bit types have, forward alone.
 constexpr bool above_256(Dims dims) { return dims.qk > 256 || dims.v > 256; }

@@ -53,11 +53,11 @@ bool number_after(std::string_view token, std::string_view word, int& value);
 // Of the enums that fields of a variant have: all values, and the type as C++ names it.
 constexpr std::span<const Dtype> values_of(Dtype) { return dtypes; }
 constexpr std::span<const Mask> values_of(Mask) { return masks; }
-constexpr std::span<const KvIn> values_of(KvIn) { return kv_sources; }
+constexpr std::span<const KvLayout> values_of(KvLayout) { return kv_layouts; }
 constexpr std::span<const SplitKv> values_of(SplitKv) { return splits; }
 constexpr const char* type_of(Dtype) { return "Dtype"; }
 constexpr const char* type_of(Mask) { return "Mask"; }
-constexpr const char* type_of(KvIn) { return "KvIn"; }
+constexpr const char* type_of(KvLayout) { return "KvLayout"; }
 constexpr const char* type_of(SplitKv) { return "SplitKv"; }
 
 template <class Variant>

@@ -187,9 +187,9 @@ int box_of_pages(const Problem& p, const Tiles& tiles) {
   return static_cast<int>(std::gcd(p.page_size, int64_t{tiles.kv}));
 }
 
-KvIn kv_in(const Problem& p, const Tiles& tiles) {
-  if (!p.paged()) return KvIn::rows;
-  return box_of_pages(p, tiles) >= tuning::page_box_least ? KvIn::pages : KvIn::slots;
+KvLayout kv_layout(const Problem& p, const Tiles& tiles) {
+  if (!p.paged()) return KvLayout::contiguous;
+  return box_of_pages(p, tiles) >= tuning::page_box_least ? KvLayout::paged_tma : KvLayout::paged_cp_async;
 }
 
 FwdKv kv_of(const Problem& p) {
@@ -197,7 +197,7 @@ FwdKv kv_of(const Problem& p) {
           .dequantised = false,
           .blocks = false,
           .smooth = p.smooth,
-          .in = KvIn::rows,
+          .layout = KvLayout::contiguous,
           .token_scales = p.scale_tokens};
 }
 

@@ -203,7 +203,7 @@ Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, 
   if (v.pack_gqa) v.mask = packed_mask(p);
   v.tiles =
       hints.tiles.value_or(v.pack_gqa ? packed_tiles(p, dims, v.batch_invariant) : tuned_tiles(p, dims, device));
-  v.kv.in = kv_in(p, v.tiles);
+  v.kv.layout = kv_layout(p, v.tiles);
   if (v.pack_gqa && v.tiles.q != m_tile_rows) pack = pack_of(p);  // refused below, by its tiles
 
   if (v.batch_invariant) {
