@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 
 #include "check/backends.hpp"
 #include "check/compare.hpp"
@@ -69,6 +70,11 @@ std::string bad_output(const Options& options, Dtype dtype) {
   const bool npy = options.out.ends_with(".npy");
   if (!npy && !options.out.ends_with(".safetensors")) {
     return text("the output must end in .safetensors or .npy, but is {}.", options.out);
+  }
+  for (const std::string& in : options.in) {
+    std::error_code none;
+    if (std::filesystem::equivalent(in, options.out, none))
+      return text("the output, {}, is an input too, which would be lost. Name another file.", options.out);
   }
   return npy && dtype == Dtype::bf16 ? "the input is bf16, which .npy does not have. Write .safetensors." : "";
 }

@@ -298,6 +298,11 @@ TEST_F(Attend, refuses_files_it_cannot_read_or_write) {
 
   write("in.safetensors", print_safetensors(small_file()));
   EXPECT_EQ(run("attend " + path("in.safetensors") + " -o " + path("out.txt")).code, 2);
+  const std::string before = std::to_string(std::filesystem::file_size(path("in.safetensors")));
+  const auto onto_itself = run("attend " + path("in.safetensors") + " -o " + path("./in.safetensors"));
+  EXPECT_EQ(onto_itself.code, 2);
+  EXPECT_TRUE(has(onto_itself.err, "is an input too, which would be lost")) << onto_itself.err;
+  EXPECT_EQ(std::to_string(std::filesystem::file_size(path("in.safetensors"))), before);
   r = run("attend " + path("in.safetensors") + " -o " + path("no/folder/out.npy") + " --backend cpu");
   EXPECT_EQ(r.code, 5);
   EXPECT_TRUE(has(r.err, "cannot be written"));

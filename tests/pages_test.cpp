@@ -231,5 +231,20 @@ TEST(pages, contradictions_have_their_messages) {
             "cu_seqlens_kv NULL, and give the lengths in seqused_kv.");
 }
 
+TEST(Append, RefusesTablesWhoseRowsOverlap) {
+  const Problem p = problem_of("append bf16 b2 hq1 hkv1 sq3 skv9 d64 rotary32 rows20");
+  fh_tensors t = tensors_of(p);
+  for (const int64_t stride : {0, 8}) {  // forgotten; that of half a row
+    t.rotary_sin.stride_seq = stride;
+    const auto views = bind(p, t);
+    ASSERT_FALSE(views);
+    EXPECT_EQ(
+        views.failure().text,
+        text("rotary_sin.stride_seq is {}, but a row has 16 columns, so the rows of 20 positions would overlap. "
+             "Without gaps it is 16, rotary_dim / 2.",
+             stride));
+  }
+}
+
 }  // namespace
 }  // namespace froghopper

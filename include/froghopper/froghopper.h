@@ -373,8 +373,8 @@ FH_API fh_status fh_problem_parse(const char* line, fh_problem* problem);
  * *length becomes the length of the whole line without the zero; line = NULL with bytes = 0 does only that. */
 FH_API fh_status fh_problem_print(const fh_problem* problem, char* line, size_t bytes, size_t* length);
 
-/* Lines of text that say how the target computes the problem (backend, kernel, tiles, memory), or why it cannot. They
- * live until this thread calls fh_explain again. */
+/* Lines of text that say how the target computes the problem (backend, kernel, tiles, memory), or why it cannot; no
+ * newline follows the last one. They live until this thread calls fh_explain again. */
 FH_API const char* fh_explain(const fh_problem* problem, const char* target);
 
 FH_API const char* fh_last_error(void); /* of this thread; valid until its next failing call; "" before the first */

@@ -3,7 +3,8 @@
 //
 //   froghopper::Plan plan({.batch = 2, .heads_q = 16, .heads_kv = 4, .seq_q = 4096, .seq_kv = 4096, .dim_qk = 128,
 //                          .causal = true});
-//   plan.run({.q = dense(q, 4096, 16, 128), .k = ..., .v = ..., .o = ...}, workspace, workspace_bytes, stream);
+//   plan.run({.q = froghopper::dense(q, 4096, 16, 128), .k = ..., .v = ..., .o = ...}, workspace, workspace_bytes,
+//            stream);
 //
 // A thin skin over froghopper.h, which has the meaning of every field and the conventions. Header-only, so that no C++
 // type ever crosses the border of the library. What fails throws froghopper::Error; nothing was launched then.

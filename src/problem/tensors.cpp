@@ -141,6 +141,13 @@ std::string wrong_view(const Problem& p, const Tensor& tensor, Use use, const Vi
         "block_table.stride_seq is 0, but there are {0} columns; all keys would be in one page. Without gaps "
         "stride_batch is {0} and stride_seq is 1.",
         view.seq);
+  const bool is_rotary = tensor.view == &Views::rotary_cos || tensor.view == &Views::rotary_sin;
+  if (is_rotary && view.seq > 1 && view.stride_seq < view.dim)
+    return text(
+        "{0}.stride_seq is {1}, but a row has {2} columns, so the rows of {3} positions would overlap. Without gaps "
+        "it "
+        "is {2}, rotary_dim / 2.",
+        tensor.name, view.stride_seq, view.dim, view.seq);
   return {};
 }
 
