@@ -64,8 +64,8 @@ __device__ __forceinline__ RowPair quad_most(const tile::Accum<Cols>& s, RowPair
 __device__ __forceinline__ bool is_large(float sum) { return __float_as_int(sum) < 0; }
 
 // What O is multiplied by and the log of the denominator in natural units, once all tiles are in. The sink is one
-// more logit of the row, -inf if there is none; sink_weight is its weight after the division. A row that saw no key
-// has inverse = 0, and the sink alone in its denominator.
+// more logit of the row, -inf if there is none; sink_weight is its weight after the division. A row that attends to no
+// key has inverse = 0, and the sink alone in its denominator.
 struct Finish {
   float inverse, lse, sink_weight;
 };

@@ -47,10 +47,10 @@ typedef enum fh_cp_scheme {
    * in f32. The workspace holds the k and v of two shards. */
   FH_CP_RING = 1,
   /* A rank fetches all k and v that its rows attend to, and the workspace holds them all. Windows need only the keys
-   * before the shard. Where the model of time says that it pays, keys arrive in chunks: rows that see only own keys,
-   * and calls on own keys and on chunks that are there, do not wait for the others, and such calls are merged in f32;
-   * and gradients travel during calls on own keys. Otherwise there is one call for each range of rows, after all keys
-   * have arrived. */
+   * before the shard. Where the model of time says that it pays, keys arrive in chunks: rows that attend only to own
+   * keys, and calls on own keys and on chunks that are there, do not wait for the others, and such calls are merged in
+   * f32; and gradients travel during calls on own keys. Otherwise there is one call for each range of rows, after all
+   * keys have arrived. */
   FH_CP_ALL_GATHER = 2,
   /* Each rank gets all rows of heads_q / ranks heads (Ulysses). ranks must divide heads_q, and either ranks divides
    * heads_kv or heads_kv divides ranks. */

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp: which documents a range of rows meets, what its rows see of each, and which of these go into one call.
+// cp: which documents a range of rows meets, which keys of each its rows attend to, and which of these go into one
+// call.
 #include "src/cp/documents.hpp"
 
 #include "src/cp/builder.hpp"
@@ -36,7 +37,7 @@ Masks masks_of(const fh_problem& whole, Range rows, Range keys) {
   return {moved(whole.window_left, whole.window_right, behind), moved(whole.window_left, whole.window_right, -ahead)};
 }
 
-// Whether the rows of a run of one sequence see these keys too, which then go into the same call.
+// Whether the rows of a run of one sequence attend to these keys too, which then go into the same call.
 bool goes_on(Run& run, const Piece& more, const Masks& masks) {
   if (run.sequences.size() != 1 || !join(run.sequences.front(), more)) return false;
   run.masks = both(run.masks, masks);
@@ -62,7 +63,7 @@ void add(std::vector<Run>& runs, const Sequence& next) {
     runs.push_back({piece.row, piece.key, {piece}, masks, own});
 }
 
-// What a shard's rows see of their documents in a buffer, row by row.
+// The keys of their documents that a shard's rows attend to, in a buffer, row by row.
 std::vector<Sequence> sequences_of(const Job& job, const std::vector<Range>& shard,
                                    const std::vector<Range>& buffer) {
   std::vector<Sequence> all;
@@ -146,7 +147,7 @@ double Run::pairs() const {
   return sum;
 }
 
-// Between two documents that both meet the rows and the keys, rows and keys are the same: they see their own.
+// Between two documents that both meet the rows and the keys, rows and keys are the same: they attend to their own.
 std::optional<Range> seen(const Job& job, Range rows, Range keys) {
   if (rows.empty() || keys.empty()) return std::nullopt;
   if (!job.packed()) {

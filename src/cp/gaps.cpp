@@ -12,7 +12,7 @@ bool full(const Piece& piece) { return piece.left == FH_ALL && piece.right == FH
 // All keys and one row: the library's causal mask says the same.
 bool ends_level(const Piece& piece) { return causal(piece) || (full(piece) && piece.rows == 1); }
 
-// Rows that follow those of a sequence and see the same keys, or under a causal mask those and their own.
+// Rows that follow those of a sequence and attend to the same keys, or under a causal mask those and their own.
 bool join_rows(Sequence& last, const Sequence& next) {
   Piece& a = last.piece;
   const Piece& b = next.piece;
@@ -26,7 +26,7 @@ bool join_rows(Sequence& last, const Sequence& next) {
   return true;
 }
 
-// What each row sees as one sequence where the library has a mask for it, then rows that may share a sequence.
+// The keys of each row as one sequence where the library has a mask for it, then rows that may share a sequence.
 std::vector<Sequence> joined(const std::vector<Sequence>& sequences) {
   std::vector<Sequence> by_keys, all;
   for (const Sequence& next : sequences)

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp: all-gather. What a rank's rows see of k and v is brought together in the order of the sequence; then each range
-// of its rows is one call, as on one rank. Gradients of k and v go home in one exchange, where the owner adds those of
-// rank 0, 1, 2 and so on.
+// cp: all-gather. The rows of k and v that a rank's rows attend to are brought together in the order of the sequence;
+// then each range of its rows is one call, as on one rank. Gradients of k and v go home in one exchange, where the
+// owner adds those of rank 0, 1, 2 and so on.
 #include "src/cp/builder.hpp"
 #include "src/cp/ranges.hpp"
 
 namespace froghopper::cp {
 namespace {
 
-// What the rows of a shard see, as ranges that neither overlap nor touch.
+// The keys that the rows of a shard attend to, as ranges that neither overlap nor touch.
 std::vector<Range> seen_by_shard(const Job& job, const std::vector<Range>& shard) {
   std::vector<Range> all;
   for (const Range& rows : shard)

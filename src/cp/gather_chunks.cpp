@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // cp: all-gather in chunks. All exchanges start at once, and a chunk of keys arrives in each. Meanwhile a rank attends
 // to its own keys, and then to each chunk when it is there. Calls on the same rows merge in f32, which costs time, so
-// only some rows do this: the last ones of the shard, which see most. Other rows have one call, when all keys that they
-// see have arrived; under a window most rows see own keys only, and no calls merge. In the backward pass, which adds in
-// f32 anyway, there is one chunk. A part of the calls on own keys comes before it, and the others while gradients of
-// other ranks' keys go home.
+// only some rows do this: the last ones of the shard, which attend to most. Other rows have one call, when all their
+// keys have arrived; under a window most rows attend to own keys only, and no calls merge. In the backward pass, which
+// adds in f32 anyway, there is one chunk. A part of the calls on own keys comes before it, and the others while
+// gradients of other ranks' keys go home.
 #include <string>
 #include <utility>
 
@@ -40,7 +40,7 @@ struct Arrival {
 struct Division {
   std::vector<Range> parts;     // of the shard, in order
   size_t single = 0;            // so many, the first ones, have one call each; the others merge
-  std::vector<int64_t> needed;  // of each part: how many rows of `arrivals` must be there for all keys that it sees
+  std::vector<int64_t> needed;  // of each part: how many rows of `arrivals` must be there for all its keys
   std::vector<Arrival> arrivals;
   int64_t rows = 0;  // of the arrivals
 };
@@ -68,7 +68,7 @@ std::vector<Range> divided(const std::vector<Range>& shard, int64_t row) {
   return parts;
 }
 
-// Under a causal mask it sees more than the first one.
+// Under a causal mask it attends to more than the first one.
 Range second_half(const std::vector<Range>& shard) {
   const Range last = shard.back();
   return shard.size() > 1 ? last : Range{last.end - cut_at(last.rows() / 2, last.rows()), last.end};
@@ -198,9 +198,9 @@ void GatherInChunks::attend_own(size_t part) {
   b_.attend_parts(part, part + 1, Block(b_.shard), b_.own_keys(), home_);
 }
 
-// What arrives last lies first, and own keys follow. So the keys that a part sees lie together, as do those of a chunk,
-// and one call attends to them: without a window those of other ranks are seen in full, in any order; under a window
-// this is their own order.
+// What arrives last lies first, and own keys follow. So the keys that a part attends to lie together, as do those of a
+// chunk, and one call attends to them: without a window those of other ranks are attended to in full, in any order;
+// under a window this is their own order.
 void GatherInChunks::place_keys() {
   for (int64_t step = 1; step < b_.job.ranks; ++step) readers_.push_back(division_of(b_.job, b_.peer(step)));
   int64_t at = division_.rows;
@@ -209,7 +209,7 @@ void GatherInChunks::place_keys() {
     for (const Arrival& a : chunk_of(b_.job, division_, chunk))
       placed_.back().push_back({a.keys, at -= a.keys.rows()});
   }
-  int64_t end = 0;  // of own keys that parts with one call see beside others
+  int64_t end = 0;  // of own keys that parts with one call attend to beside others
   for (size_t i = 0; i < division_.single; ++i)
     if (division_.needed[i] > 0) end = b_.whole.window_right == 0 ? division_.parts[i].end : b_.job.rows();
   int64_t rows = division_.rows;
@@ -330,7 +330,7 @@ void GatherInChunks::add_gradients() {
 }
 
 // A call that merges needs a mask that says all or nothing of the keys of another rank. Under a window nothing merges,
-// and only neighbours' keys are seen.
+// and only neighbours' keys are attended to.
 bool may_overlap(const Job& job, fh_cp_scheme scheme) {
   if (scheme != FH_CP_ALL_GATHER && scheme != FH_CP_ALL_TO_ALL_GATHER) return false;
   const Job between = job_between_groups(job, heads_parts(job, scheme));
@@ -347,7 +347,7 @@ std::vector<Chunks> chunks_of(const Job& job, fh_cp_scheme scheme) {
   if (!may_overlap(job, scheme)) return {{}};
   if (job.backward() && job.set_chunks) return {{std::min<int64_t>(job.set_chunks->count, 1), job.set_chunks->share}};
   if (job.backward()) return {{}, {1, 1}, {1, 2}};
-  const bool windowed = job.whole.window_left != FH_ALL;  // which sees one chunk in its own order
+  const bool windowed = job.whole.window_left != FH_ALL;  // which attends to one chunk in its own order
   if (job.set_chunks) return {windowed ? Chunks{std::min<int64_t>(job.set_chunks->count, 1)} : *job.set_chunks};
   if (windowed) return {{}, {1}};
   return {{}, {1, 8}, {1, 4}, {1, 2}, {1, 1}, {2, 4}, {2, 2}, {2, 1}, {3, 4}, {3, 2}, {3, 1}};

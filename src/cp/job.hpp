@@ -75,8 +75,8 @@ inline int64_t rows_of(const std::vector<Range>& ranges) {
 // Some ranks, which are the same ones whoever asks: all ranks choose alike.
 std::vector<int64_t> looked_at(const Job& job);
 
-// Pairs of a query and a key that it sees, of the ranks that are looked at, over the mean of all ranks. 1 and 1 where
-// there are no pairs.
+// Pairs of a query and a key that it attends to, of the ranks that are looked at, over the mean of all ranks. 1 and 1
+// where there are no pairs.
 struct Balance {
   double least, most;
 };

@@ -16,8 +16,8 @@ double keys_below(double rows, double keys, double shift) {
   return rising * (first + last - 1) / 2 + rising * shift + (rows - last) * keys;
 }
 
-// The next part goes into the same call: both lie together, the first is seen in full, and the second in full or as
-// the end of a causal mask.
+// The next part goes into the same call: both lie together, the first is attended to in full, and the second in full or
+// as the end of a causal mask.
 bool joins(const Piece& a, const Piece& b) {
   return a.left == FH_ALL && a.right == FH_ALL && a.key + a.keys == b.key && b.left == FH_ALL &&
          (b.right == FH_ALL || causal(b));

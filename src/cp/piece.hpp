@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp: what some query rows see of some keys, as a mask that the library has.
+// cp: which of some keys some query rows attend to, as a mask that the library has.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -9,16 +9,16 @@
 
 namespace froghopper::cp {
 
-// Query i of `rows` sees key j of keys.rows() where i - left <= j <= i + right; FH_ALL is no bound. Every other row and
-// key of the whole sequence is out of sight or not here.
+// Query i of `rows` attends to key j of keys.rows() where i - left <= j <= i + right; FH_ALL is no bound. Every other
+// row and key of the whole sequence is out of sight or not here.
 struct Sight {
-  Range keys;  // of the whole sequence: those that any row sees
+  Range keys;  // of the whole sequence: those that any row attends to
   int64_t left = FH_ALL, right = FH_ALL;
   bool full() const { return left == FH_ALL && right == FH_ALL; }
 };
 
-// Nothing where no row sees a key. The rows' first key may not lie after what the first row sees: the ring is refused
-// for masks where it would.
+// Nothing where no row attends to a key. The rows' first key may not lie after those of the first row: the ring is
+// refused for masks where it would.
 std::optional<Sight> sight(const fh_problem& whole, Range rows, Range keys);
 
 // Keys that lie one after the other in a buffer, from row `at` of it on.
@@ -36,14 +36,14 @@ struct Piece {
 
 // Whether its last row's last key is the last one under the library's causal mask.
 bool causal(const Piece& piece);
-// Whether the keys of `next`, which the same rows see, go into the call of `last`; then they are there.
+// Whether the keys of `next`, which the same rows attend to, go into the call of `last`; then they are there.
 bool join(Piece& last, const Piece& next);
 
 // How each range of a shard attends to parts in a buffer, with as few calls as the masks allow.
 std::vector<Piece> pieces_of(const fh_problem& whole, const std::vector<Range>& shard,
                              const std::vector<Part>& parts);
 
-// Of each of the owner's ranges the keys that any range of the shard sees; the empty ones are left out.
+// Of each of the owner's ranges the keys that any range of the shard attends to; the empty ones are left out.
 std::vector<Range> needed(const Job& job, const std::vector<Range>& shard, const std::vector<Range>& owner);
 
 // The problem of a piece: its extents and mask put into the whole one's options.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp: the ring. In step t a rank attends to what it sees of the rows of rank - t, while those of rank - t - 1 arrive.
-// They come from their owner itself, who sends what this rank sees and no more. Gradients of k and v go straight home,
-// where the owner adds those of rank, rank + 1, rank + 2 and so on to its own.
+// cp: the ring. In step t a rank attends to the keys of rank - t, while those of rank - t - 1 arrive.
+// They come from their owner itself, who sends what this rank attends to and no more. Gradients of k and v go straight
+// home, where the owner adds those of rank, rank + 1, rank + 2 and so on to its own.
 #include "src/cp/builder.hpp"
 
 namespace froghopper::cp {
@@ -22,8 +22,8 @@ class Ring {
 
   Builder b_;
   KeyPlaces arrived_[2], partial_[2], from_peer_[2], home_;
-  // Of each step: the rows of the rank whose keys are attended to, what this rank sees of them, and what the rank that
-  // attends to this rank's keys sees of those.
+  // Of each step: the rows of the rank whose keys are attended to, which of them this rank needs, and which of
+  // its own keys the rank needs that attends to them.
   std::vector<std::vector<Range>> owners_, seen_, read_;
 };
 

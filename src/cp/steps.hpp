@@ -83,7 +83,7 @@ struct Operand {
 struct Attend {
   size_t problem;            // in Steps.problems
   int64_t rows;              // queries that it computes, of one head
-  double pairs;              // query rows times keys that are seen, of one head of one sequence
+  double pairs;              // query rows times keys that they attend to, of one head of one sequence
   int64_t row = 0, key = 0;  // where they are in the whole sequence, to be printed
   Operand q, k, v, o, grad_o, grad_q, grad_k, grad_v;
   Place lse, grad_lse;
