@@ -244,6 +244,8 @@ TEST(Hints, AreReadAndPrinted) {
        {"parts=4", "dequantised=1", "packed=1", "late=8", "tail=30%", "section=16MiB", "tiles=128x176s2"})
     EXPECT_TRUE(hints.read(word)) << word;
   EXPECT_EQ(hints.line(), " tiles=128x176s2 section=16MiB tail=30% late=8 packed=1 parts=4 dequantised=1");
+  EXPECT_EQ(Hints::why_wrong("tail=300%"), "the hint tail=300% must be a percentage from 0 to 99, such as tail=30%.");
+  EXPECT_EQ(Hints::why_wrong("tails=3"), "");
   for (const char* const word : {"tiles=128", "tiles=128x64s3x", "tiles=0x64s3", "tiles=128x64s262144",
                                  "tiles=-128x64s3", "section=0MiB", "section=16", "tail=30", "tail=100%", "tail=-1%",
                                  "late=", "late=-1", "late=8x", "dequantised=2", "h200", "64sm", ""}) {

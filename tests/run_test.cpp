@@ -49,6 +49,18 @@ TEST(run, an_explanation_says_when_items_are_drawn) {
             std::string::npos);
 }
 
+TEST(run, hints_with_wrong_values_are_named) {
+  for (const auto& [target, hint] : {std::pair{"h200 tail=300%", "tail=300% must be a percentage from 0 to 99"},
+                                     {"h200 packed=7", "packed=7 must be packed=0 or packed=1"},
+                                     {"h200 tiles=128x64", "tiles=128x64 must be query rows, keys and stages"},
+                                     {"cpu tiles=3", "tiles=3 must be query rows, keys and stages"}}) {
+    const auto read = read_target(target);
+    ASSERT_FALSE(read) << target;
+    EXPECT_TRUE(read.failure().text.starts_with(text("target is \"{}\": the hint {}", target, hint)))
+        << read.failure().text;
+  }
+}
+
 TEST(run, unknown_targets_are_refused) {
   const fh_problem p = problem_of("fwd f32 b1 hq2 hkv1 sq5 skv5 d8").user_struct();
   fh_plan* plan = nullptr;

@@ -108,8 +108,12 @@ Result<Target> read_target(const char* target) {
   const std::string name = target ? target : "auto";
   Target read;
   std::vector<std::string> words;  // except for the hints
-  for (std::string& word : split(name, ' '))
-    if (!read.hints.read(word)) words.push_back(std::move(word));
+  for (std::string& word : split(name, ' ')) {
+    if (read.hints.read(word)) continue;
+    if (const std::string why = Hints::why_wrong(word); !why.empty())
+      return Failure{FH_INVALID_PROBLEM, text("target is \"{}\": {}", name, why)};
+    words.push_back(std::move(word));
+  }
   const bool hinted = !read.hints.line().empty();
   const std::string where = words.empty() ? "" : words[0];
 

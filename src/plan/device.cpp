@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <string_view>
+#include <utility>
 
 #include "src/base/text.hpp"
 #include "src/plan/kernel.hpp"
@@ -116,6 +118,20 @@ bool Hints::read(const std::string& word) {
   if (number_after(word, "dequantised=", value)) return dequantised = value, within(value, 1);
   if (number_after(word, "parts=", value)) return parts = value, within(value, parts_most) && value > 0;
   return false;
+}
+
+std::string Hints::why_wrong(const std::string& word) {
+  constexpr std::pair<std::string_view, std::string_view> rules[] = {
+      {"tiles=", "query rows, keys and stages, such as tiles=128x64s3"},
+      {"section=", "whole MiB from 1 on, such as section=16MiB"},
+      {"tail=", "a percentage from 0 to 99, such as tail=30%"},
+      {"late=", "a number from 0 on, such as late=8"},
+      {"packed=", "packed=0 or packed=1"},
+      {"dequantised=", "dequantised=0 or dequantised=1"},
+      {"parts=", "a number from 1 to 1024, such as parts=4"}};
+  for (const auto& [name, rule] : rules)
+    if (word.starts_with(name)) return text("the hint {} must be {}.", word, rule);
+  return {};
 }
 
 std::string Hints::line() const {

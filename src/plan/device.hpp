@@ -37,8 +37,9 @@ struct Hints {
   std::optional<int> parts;         // parts=4: into which the keys of the longest sequence are cut; 1: none
   // Dequantised=1: 8-bit k and v get q's type in a launch of their own; dequantised=0: not
   std::optional<int> dequantised;
-  bool read(const std::string& word);  // false: the word is no hint
-  std::string line() const;            // " tiles=128x176s2 tail=30%"
+  bool read(const std::string& word);                     // false: the word is no hint
+  std::string line() const;                               // " tiles=128x176s2 tail=30%"
+  static std::string why_wrong(const std::string& word);  // "": the word has the name of no hint
 };
 
 }  // namespace froghopper
