@@ -171,7 +171,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, causal: bool = False,
     """
     if more: too_many("attention", more)
     if others or block_table is not None:
-        given = dict(  # locals() cannot be compiled before PyTorch 2.12
+        given = dict(  # PyTorch 2.11 does not compile locals()
             q=q, k=k, v=v, causal=causal, window=window, softcap=softcap, scale=scale, sink=sink,
             cu_seqlens_q=cu_seqlens_q, cu_seqlens_kv=cu_seqlens_kv, max_seqlen_q=max_seqlen_q,
             max_seqlen_kv=max_seqlen_kv, seqused_q=seqused_q, seqused_kv=seqused_kv, align=align, return_lse=return_lse,

@@ -83,7 +83,7 @@ def dense_of(name: str, x: Tensor) -> str:
         return f"{packed}.values() with {packed}.offsets().int() as {ends}"
     if x.layout is not torch.strided: return f"{name}.to_dense()"
     return (f"torch.cat({name}.unbind()), if its parts are [rows, heads, dim], with 0 and the ends of the parts as "
-            f"{ends}")
+            + ends)
 
 
 def check_like(name: str, x: Tensor, q: Tensor, shape: Shape) -> None:

@@ -292,3 +292,10 @@ def test_the_handlers_of_xla_know_every_array_of_jax():
     gradients = {f"grad_{name}" for name in ("q", "k", "v", "o", "lse", "sink", "gate")}
     assert set(_xla.DIMS) | gradients == set(known)
     for attribute in ("problem", "operands", "results"): assert f'"{attribute}"' in handlers
+
+
+def test_attention_of_torch_hands_on_every_argument():
+    """Where argument names of other libraries are translated, and to paged_attention."""
+    of = function("torch")
+    handed_on = set(re.findall(r"\b(\w+)=\1\b", inspect.getsource(of)))
+    assert handed_on >= set(keywords(of))
