@@ -31,8 +31,9 @@ def scale_tensor(name: str, scale: Scale, q: Tensor) -> Tensor | None:
 def plain(read: Any, name: str, value: Any) -> Any:
     """An option that is no tensor; reading one would wait for a GPU."""
     if isinstance(value, Tensor):
+        gradient = "; for its gradient multiply q by it" * (name == "scale")
         raise InvalidType(f"{name} must be a number of Python, as reading a tensor would wait for its device, but is "
-                          f"a tensor. Use {name}.item().")
+                          f"a tensor. Use {name}.item(){gradient}.")
     return read(name, value)
 
 
