@@ -234,6 +234,13 @@ TEST(pages, contradictions_have_their_messages) {
 TEST(Append, RefusesTablesWhoseRowsOverlap) {
   const Problem p = problem_of("append bf16 b2 hq1 hkv1 sq3 skv9 d64 rotary32 rows20");
   fh_tensors t = tensors_of(p);
+  t.o = t.v = {};
+  t.lse = nullptr;
+  t.q_out = {somewhere<void>(26), 3 * 64, 64, 64};
+  t.cache_k = {somewhere<void>(27), 9 * 64, 64, 64};
+  t.rotary_cos = {somewhere<void>(28), 0, 16, 0};
+  t.rotary_sin = {somewhere<void>(29), 0, 16, 0};
+  ASSERT_TRUE(bind(p, t)) << bind(p, t).failure().text;
   for (const int64_t stride : {0, 8}) {  // forgotten; that of half a row
     t.rotary_sin.stride_seq = stride;
     const auto views = bind(p, t);
