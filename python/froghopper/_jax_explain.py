@@ -26,7 +26,7 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *others: Any, target: s
     A contradiction is told, not raised, and so is an array that is missing.
     """
     from froghopper.jax import attention
-    problems = []
+    problems: list[Any] = []
 
     def look(arrays: dict[str, Any]) -> None:
         call, results, read = described(given | arrays)
@@ -38,7 +38,7 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *others: Any, target: s
         problems.append(kind_of(call, read, results).problem(tuple(read.values())))
     try:
         if others: too_many("attention", others)
-        defaults = attention.__kwdefaults__
+        defaults: dict[str, Any] = attention.__kwdefaults__ or {}
         given = defaults | translated("attention", "jax", options, defaults.keys()) | dict(q=q, k=k, v=v)
         jax.eval_shape(look, {name: x for name, x in given.items() if all(map(is_described, leaves_of(x)))})
         told = "\n\n".join(in_python(explain_problem(problem, target or target_of(q))) for problem in problems)
@@ -57,6 +57,7 @@ def target_of(array: Any) -> str:
     """Where JAX would compute with it; what is traced or only described is on the default device."""
     device: Any = None
     if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer): device = next(iter(array.devices()))
-    if device is None: device = jax.config.jax_default_device or jax.devices()[0]
+    config: Any = jax.config
+    if device is None: device = config.jax_default_device or jax.devices()[0]
     if getattr(device, "platform", device) == "cpu": return "cpu"
     return f"hopper:{device.id}" if hasattr(device, "id") else "hopper"
