@@ -38,9 +38,9 @@ __device__ __forceinline__ float quad_sum(float v) {
 }
 
 // What became of a tile whose weights were taken by the old row max.
-//   kept   they stay
-//   moved  a row outgrew its row max: the new one makes the tile's largest weight 1
-//   lost   the weights left the range of fp32, or a row is large: exact_step() must have the scores again
+//   kept       they stay
+//   rescaled   a row outgrew its row max: the new one makes the tile's largest weight 1
+//   recompute  the weights left the range of fp32, or a row is large: exact_step() must have the scores again
 enum class GuardResult { kept, rescaled, recompute };
 
 // The largest values of this thread's columns of its two rows, at least `most`; and those of all columns.
@@ -153,8 +153,8 @@ struct OnlineSoftmax {
     return rescale;
   }
 
-  // Guarded, for tiles without a mask: weights by the old row max. The fate is the whole warp's. moved: `rescale` is
-  // the factor for what was accumulated before. lost: s is lost, everything else is as before.
+  // Guarded, for tiles without a mask: weights by the old row max. The result is the whole warp's. rescaled:
+  // `rescale` is the factor for what was accumulated before. recompute: s is lost, everything else is as before.
   template <int Cols>
   __device__ GuardResult guarded_step(tile::Accum<Cols>& s, RowPair& rescale) {
     const auto [even, odd] = weights(s, row_max);

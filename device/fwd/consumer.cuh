@@ -309,8 +309,8 @@ struct Consumer {
 
   // ---- Scales ----
 
-  // Read early, for it comes from memory. item may be the next one already: variants that swap M tiles have no such
-  // scale.
+  // Read early, for it comes from memory. item may be the next one already: where Consumers swap M tiles, the scale
+  // is the head's and depends on no M tile.
   __device__ float scale_of(const WorkItem& item) const {
     return fwd_has_item_scale(V) && !item.is_end() ? scale_of_scores<V>(params, item, m_tile_of(item)) : 0.f;
   }

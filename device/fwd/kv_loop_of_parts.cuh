@@ -13,13 +13,13 @@
 namespace froghopper::fwd {
 
 // All tiles of an item from kv_tile on, in descending key order. The tile visited before it, kv_tile + 1, which is the
-// item's first one, has had first_kv_iteration(). The part with the lowest keys is left to the epilogue, as the whole
+// M tile's first one, has had first_kv_iteration(). The part with the lowest keys is left to the epilogue, as the whole
 // item is in other variants.
 template <class Kernel>
 __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkItem& item, int kv_tile,
                                                                    Softmax& softmax, Scores& s, Weights& p,
                                                                    Output& o) {
-  const int first_tile = kv_tile + 1;  // of the item
+  const int first_tile = kv_tile + 1;  // of the M tile
   for (;;) {
     const int part = batch_invariant_part_at(kv_tile + 1);  // that of the tile before
     const TileSequence<int> tiles = batch_invariant_part_from(item.kv, kv_tile + 1).from(kv_tile);
