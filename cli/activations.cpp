@@ -42,14 +42,13 @@ std::vector<std::string> paths_of(const std::vector<std::string>& in) {
   return one ? split(in[0]) : in;
 }
 
-Result<TensorFile> read_files(const std::vector<std::string>& in) {
-  const auto paths = paths_of(in);
+Result<TensorFile> read_files(const std::vector<std::string>& paths) {
   if (paths.size() == 1 && paths[0].ends_with(".safetensors")) return files::read_safetensors(paths[0]);
   if (paths.size() < 3 || paths.size() > 4 || !std::ranges::all_of(paths, is_npy)) {
     return wrong(
         text("the input must be one .safetensors, or three or four .npy, but is {}. Write Q.npy K.npy V.npy or "
              "Q.npy K.npy V.npy CU_SEQLENS.npy, with blanks or commas between.",
-             joined(in, " ")));
+             joined(paths, " ")));
   }
   static constexpr const char* names[] = {"q", "k", "v", "cu_seqlens"};
   TensorFile file;
@@ -59,6 +58,22 @@ Result<TensorFile> read_files(const std::vector<std::string>& in) {
     file.tensors[names[i]] = std::move(*tensor);
   }
   return file;
+}
+
+// Of fh_tensors. A file may also have cu_seqlens, for both sides.
+constexpr std::string_view taken[] = {"q",         "k",          "v",    "cu_seqlens_q", "cu_seqlens_kv",
+                                      "seqused_q", "seqused_kv", "sink", "alibi_slopes", "gate",
+                                      "grad_o",    "grad_lse"};
+
+// What the library knows and attend does not take. Who names a tensor so expects more than that it is passed over.
+std::string not_taken(const TensorFile& file) {
+  for (const Tensor& tensor : tensors())
+    if (file.tensors.contains(tensor.name) && std::ranges::find(taken, tensor.name) == std::end(taken))
+      return text(
+          "attend does not take {}, so it would be ignored; of a file it takes {} and cu_seqlens. Leave it out, or "
+          "give it another name.",
+          tensor.name, joined(taken, ", "));
+  return {};
 }
 
 std::optional<FileTensor> take(TensorFile& file, const std::string& name) {
@@ -107,7 +122,8 @@ Result<QKV> take_qkv(TensorFile& file, bool packed) {
 // What k and v must have in common with q and with one another, beyond what a problem can say.
 std::string disagreement(const QKV& in) {
   const auto q = in.extents(in.q), k = in.extents(in.k), v = in.extents(in.v);
-  if (k[0] != q[0] || v[0] != q[0]) return text("q, k and v have {}, {} and {} sequences", q[0], k[0], v[0]);
+  if (k[0] != q[0] || v[0] != q[0])
+    return text("q, k and v have {}, {} and {} sequences; each sequence has all three", q[0], k[0], v[0]);
   if (k[1] != v[1]) return text("k has {} and v has {}; a key has one value", counted(k[1], "row"), v[1]);
   if (k[2] != v[2]) return text("k has {} and v has {}; both must have the same heads", counted(k[2], "head"), v[2]);
   if (q[3] != k[3])
@@ -118,7 +134,7 @@ std::string disagreement(const QKV& in) {
 // int32, or int64 that fits.
 Result<std::vector<int32_t>> as_int32(const std::string& name, const FileTensor& t) {
   if (t.shape.size() != 1)
-    return wrong(text("{} must be a list, but has {}.", name, counted(t.shape.size(), "extent")));
+    return wrong(text("{} must be a list, but has {}. Flatten it.", name, counted(t.shape.size(), "extent")));
   std::vector<int32_t> list;
   for (int64_t i = 0; i < t.shape[0]; ++i) {
     int64_t n = 0;
@@ -131,7 +147,8 @@ Result<std::vector<int32_t>> as_int32(const std::string& name, const FileTensor&
     } else {
       return wrong(text("{} must be int32 or int64, but is {}. Convert it.", name, name_of(t.element)));
     }
-    if (n < 0 || n > INT32_MAX) return wrong(text("{}[{}] is {}; rows are counted from 0 to 2^31 - 1.", name, i, n));
+    if (n < 0 || n > INT32_MAX)
+      return wrong(text("{}[{}] is {}; rows are counted from 0 to 2^31 - 1. Correct it.", name, i, n));
     list.push_back(static_cast<int32_t>(n));
   }
   return list;
@@ -151,32 +168,58 @@ void keep(check::Inputs& in, View Views::*view, const std::vector<int32_t>& list
   keep(in, view, std::move(bytes));
 }
 
-// Lengths of one side: cu_seqlens_q, or cu_seqlens for both. Sets the problem's batch and its longest sequence.
-Result<void> keep_cu_seqlens(check::Inputs& in, View Views::*view, TensorFile& file, const char* side, fh_problem& p,
-                             int64_t& longest) {
-  std::string name = text("cu_seqlens_{}", side);
-  if (!file.tensors.contains(name)) name = "cu_seqlens";
-  if (!file.tensors.contains(name))
-    return wrong(text("there is no cu_seqlens_{}, but one for the other side.", side));
+// Lengths of one side.
+struct Side {
+  View Views::*view;
+  const char *own, *rows_are_of;  // cu_seqlens_q, without which cu_seqlens has the lengths; q
+  int64_t fh_problem::*total, fh_problem::*longest;
+
+  std::string name_in(const TensorFile& file) const { return file.tensors.contains(own) ? own : "cu_seqlens"; }
+};
+constexpr Side sides[] = {
+    {&Views::cu_seqlens_q, "cu_seqlens_q", "q", &fh_problem::total_q, &fh_problem::seq_q},
+    {&Views::cu_seqlens_kv, "cu_seqlens_kv", "k", &fh_problem::total_kv, &fh_problem::seq_kv},
+};
+
+// The rows of the tensor become the total, and the problem gets its batch and its longest sequence.
+Result<void> keep_cu_seqlens(check::Inputs& in, const Side& side, TensorFile& file, fh_problem& p) {
+  const std::string name = side.name_in(file);
+  if (!file.tensors.contains(name)) {
+    return wrong(
+        text("there is no {}, but one for the other side. Add it, or name the one cu_seqlens, for both.", side.own));
+  }
   const auto list = as_int32(name, file.tensors[name]);
   if (!list) return list.failure();
-  if (list->empty()) return wrong(text("{} must have one number more than there are sequences, but is empty.", name));
-  p.batch = static_cast<int64_t>(list->size()) - 1;
-  longest = 0;
-  for (size_t b = 0; b + 1 < list->size(); ++b) {
-    longest = std::max<int64_t>(longest, int64_t{(*list)[b + 1]} - (*list)[b]);
+  if (list->empty()) {
+    return wrong(text("{} must have one number more than there are sequences, but is empty. Begin it with 0.", name));
   }
-  keep(in, view, *list);
+  const int64_t rows = p.*side.longest;
+  int64_t longest = 0;
+  for (size_t i = 0; i < list->size(); ++i) {
+    const int64_t end = (*list)[i];
+    if (end > rows) {
+      return wrong(text("{}[{}] is {}, but {} has {}; no sequence ends after the last one. Use {}.", name, i, end,
+                        side.rows_are_of, counted(rows, "row"), from_0_to(rows)));
+    }
+    if (i > 0) longest = std::max<int64_t>(longest, end - (*list)[i - 1]);
+  }
+  p.*side.total = rows, p.*side.longest = longest;
+  p.batch = static_cast<int64_t>(list->size()) - 1;
+  keep(in, side.view, *list);
   return {};
 }
 
 Result<void> keep_all_cu_seqlens(check::Inputs& in, TensorFile& file, fh_problem& p) {
   p.varlen = 1;
-  p.total_q = p.seq_q, p.total_kv = p.seq_kv;
-  if (auto kept = keep_cu_seqlens(in, &Views::cu_seqlens_q, file, "q", p, p.seq_q); !kept) return kept;
+  if (auto kept = keep_cu_seqlens(in, sides[0], file, p); !kept) return kept;
   const int64_t batch = p.batch;
-  if (auto kept = keep_cu_seqlens(in, &Views::cu_seqlens_kv, file, "kv", p, p.seq_kv); !kept) return kept;
-  if (p.batch != batch) return wrong("cu_seqlens_q and cu_seqlens_kv have different lengths.");
+  if (auto kept = keep_cu_seqlens(in, sides[1], file, p); !kept) return kept;
+  const std::string of_q = sides[0].name_in(file), of_kv = sides[1].name_in(file);
+  if (p.batch != batch) {
+    return wrong(text("{} has {} and {} has {}; both have one more than there are sequences. Give them equally many.",
+                      of_q, counted(batch + 1, "number"), of_kv, p.batch + 1));
+  }
+  file.tensors.erase(of_q), file.tensors.erase(of_kv);
   return {};
 }
 
@@ -307,16 +350,19 @@ Result<void> take_gradients(Activations& a, TensorFile& input, const std::string
 
 }  // namespace
 
-Result<Activations> load_activations(const std::vector<std::string>& paths, const Wishes& wishes) {
-  auto file = read_files(paths);
+Result<Activations> load_activations(const std::vector<std::string>& words, const Wishes& wishes) {
+  Activations a;
+  a.read_from = paths_of(words);
+  auto file = read_files(a.read_from);
   if (!file) return file.failure();
+  if (!wishes.grad.empty()) a.read_from.push_back(wishes.grad);
+  if (std::string why = not_taken(*file); !why.empty()) return wrong(std::move(why));
   const bool packed = file->tensors.contains("cu_seqlens") || file->tensors.contains("cu_seqlens_q") ||
                       file->tensors.contains("cu_seqlens_kv");
   auto qkv = take_qkv(*file, packed);
   if (!qkv) return qkv.failure();
-  if (const auto why = disagreement(*qkv); !why.empty()) return wrong(why + ".");
+  if (const auto why = disagreement(*qkv); !why.empty()) return wrong(why + ". Give them equally many.");
 
-  Activations a;
   a.inputs = std::make_unique<check::Inputs>();
   a.metadata = std::move(file->metadata);
   check::Inputs& in = *a.inputs;
@@ -332,6 +378,8 @@ Result<Activations> load_activations(const std::vector<std::string>& paths, cons
   keep_tensors(a, *qkv);
   if (auto taken = take_gate(a, *file); !taken) return taken.failure();
   if (auto taken = take_gradients(a, *file, wishes.grad); !taken) return taken.failure();
+
+  for (const auto& [name, tensor] : file->tensors) a.unused.push_back(name);
 
   // A GPU plan cannot look at lengths that are in its memory; here they are still on the host.
   const auto views = bind(a.problem, in.tensors);

@@ -27,6 +27,8 @@ struct Activations {
   std::map<std::string, std::string> metadata;
   std::vector<std::vector<int64_t>> shapes;  // of what is written, by index in tensors(); as many extents as q has
   std::optional<files::FileTensor> grad_o, grad_lse;
+  std::vector<std::string> read_from;  // paths, which no output may overwrite
+  std::vector<std::string> unused;     // tensors of the input: misspelt, or another one is used instead
 };
 
 // IN.safetensors with tensors q, k, v and, if wanted, cu_seqlens (or cu_seqlens_q and cu_seqlens_kv), seqused_q,
@@ -38,7 +40,7 @@ Result<Activations> load_activations(const std::vector<std::string>& in, const W
 // as they are and room for the gradients. max_logit stays where it is, to be written too.
 void turn_around(Activations&);
 
-// Whether save_activations could write: before anything is computed.
+// Whether save_activations could write, and over no input: before anything is computed.
 Result<void> can_save_activations(const std::string& out, const Activations&, bool with_lse);
 
 // OUT.safetensors with o, lse and max_logit if wanted, gradients if they were computed, the metadata of the input and

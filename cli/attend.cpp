@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 
 #include "check/backends.hpp"
 #include "check/compare.hpp"
@@ -49,6 +48,8 @@ std::string read_window(const std::string& value, std::vector<int64_t>& window) 
   std::string why = number_in(value.substr(0, comma), left, "64 bits");
   if (why.empty() && comma == value.size()) why = text("{} is one number; LEFT,RIGHT are two.", value);
   if (why.empty()) why = number_in(value.substr(comma + 1), right, "64 bits");
+  for (const int64_t keys : {left, right})
+    if (why.empty() && keys < -1) why = text("{} counts no keys. Use 0 or more, or -1 for all.", keys);
   window = {left, right};
   return why;
 }
@@ -70,11 +71,6 @@ std::string bad_output(const Options& options, Dtype dtype) {
   const bool npy = options.out.ends_with(".npy");
   if (!npy && !options.out.ends_with(".safetensors")) {
     return text("the output must end in .safetensors or .npy, but is {}.", options.out);
-  }
-  for (const std::string& in : options.in) {
-    std::error_code none;
-    if (std::filesystem::equivalent(in, options.out, none))
-      return text("the output, {}, is an input too, which would be lost. Name another file.", options.out);
   }
   return npy && dtype == Dtype::bf16 ? "the input is bf16, which .npy does not have. Write .safetensors." : "";
 }
@@ -147,6 +143,9 @@ int run(const Options& options) {
   if (!a) return complain(a.failure());
   if (const auto why = bad_output(options, a->problem.dtype); !why.empty()) return complain(exit_bad_input, why);
   if (auto can = can_save_activations(options.out, *a, options.lse); !can) return complain(can.failure());
+  if (!a->unused.empty())
+    complain(exit_ok, text("{} in the input {} not used. froghopper attend --help names what is.",
+                           joined(a->unused, ", "), a->unused.size() == 1 ? "is" : "are"));
   int code = attend(options, *a);
   if (code != exit_ok && code != exit_check_failed) return code;
   if (a->grad_o) {

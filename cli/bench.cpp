@@ -81,12 +81,9 @@ int run(const Options& options) {
   std::vector<std::string> what = options.what;
   if (what.empty() && options.host) what.assign(1, smallest_look);
   if (what.empty()) what.assign(std::begin(first_look), std::end(first_look));
-  std::vector<check::Case> cases;
-  for (const std::string& one : what) {
-    auto more = cases_of(one);
-    if (!more) return complain(more.failure());
-    cases.insert(cases.end(), more->begin(), more->end());
-  }
+  const auto read = cases_of(what);
+  if (!read) return complain(read.failure());
+  const std::vector<check::Case>& cases = *read;
   const bool has_backward = std::ranges::any_of(cases, [](const check::Case& c) { return c.problem.backward(); });
   if (options.host && options.backend == "cpu")
     return complain(exit_bad_input, "--host is the cost of handing work to a GPU; leave --backend cpu out.");

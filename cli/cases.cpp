@@ -2,25 +2,52 @@
 // cli: tells a file of cases from a case or problem that was typed, and reads either.
 #include "cli/cases.hpp"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "cli/commands.hpp"
 #include "src/base/text.hpp"
+#include "src/problem/options.hpp"
 
 namespace froghopper::cli {
+
+namespace {
+
+constexpr std::string_view operations[] = {"fwd", "bwd", "quantise", "append"};
+
+// "Set NAME to 0." with which a message may end, and which a line cannot say: it has no 0 for what it leaves out.
+void leave_out(std::string& said) {
+  const size_t sentence = said.rfind("Set ");
+  if (sentence == said.npos) return;
+  for (const std::string_view to : {" to 0.", " to 0 here.", " to FH_ALL here.", " to FH_USUAL."}) {
+    if (!said.ends_with(to)) continue;
+    std::string field = said.substr(sentence + 4, said.size() - to.size() - sentence - 4);
+    if (field == "it") {  // of which the message says first what it is
+      const std::string_view before = std::string_view(said).substr(0, said.find(" is "));
+      field = before.substr(before.rfind(' ') + 1);
+    }
+    const auto option = std::ranges::find(options(), field, &Option::name);
+    if (option == options().end() || option->word.empty()) return;
+    said = text("{}Leave {} out.", said.substr(0, sentence), option->key());
+    return;
+  }
+}
+
+}  // namespace
 
 Result<std::vector<check::Case>> cases_of(const std::string& what) {
   // A case line has blanks; a path that has some still begins with none of the operations.
   std::error_code error;  // a line may be longer than a path can be
-  const bool typed = what.starts_with("fwd ") || what.starts_with("bwd ") || what.starts_with("quantise ") ||
-                     what.starts_with("append ");
+  const bool typed = std::ranges::any_of(operations, [&](std::string_view op) {
+    return what.starts_with(op) && what.substr(op.size()).starts_with(' ');
+  });
   if (!typed && std::filesystem::is_directory(what, error)) {
     return Failure{FH_INVALID_PROBLEM,
                    text("\"{}\" must be a file of problem lines, but is a folder. Name a file in it.", what)};
   }
   if (!typed && std::filesystem::exists(what, error)) {
     auto cases = check::read_cases(what);
-    if (!cases) return cases;
+    if (!cases) return Failure{cases.failure().status, in_words_of_lines(cases.failure().text)};
     if (cases->empty()) {
       return Failure{
           FH_INVALID_PROBLEM,
@@ -38,7 +65,43 @@ Result<std::vector<check::Case>> cases_of(const std::string& what) {
                         "sq128 skv128 d64.",
                         what)};
   }
-  return Failure{one.failure().status, text("\"{}\", {}", what, one.failure().text)};
+  return Failure{one.failure().status, text("\"{}\", {}", what, in_words_of_lines(one.failure().text))};
+}
+
+Result<std::vector<check::Case>> cases_of(const std::vector<std::string>& what) {
+  if (std::string why = unquoted(what); !why.empty()) return Failure{FH_INVALID_PROBLEM, std::move(why)};
+  std::vector<check::Case> cases;
+  for (const std::string& one : what) {
+    auto more = cases_of(one);
+    if (!more) return more.failure();
+    cases.insert(cases.end(), more->begin(), more->end());
+  }
+  return cases;
+}
+
+std::string in_words_of_lines(std::string said) {
+  static constexpr std::pair<std::string_view, std::string_view> words[] = {
+      {"op is FH_FORWARD", "op is fwd"},
+      {"op is FH_BACKWARD", "op is bwd"},
+      {"op is FH_QUANTISE", "op is quantise"},
+      {"op is FH_APPEND", "op is append"},
+      {"op to FH_FORWARD", "op to fwd"},
+      {"op to FH_QUANTISE", "op to quantise"},
+      {"FH_ALL (-1)", "-1"},
+  };
+  leave_out(said);
+  for (const auto& [in_c, in_a_line] : words)
+    if (const size_t at = said.find(in_c); at != said.npos) said.replace(at, in_c.size(), in_a_line);
+  return said;
+}
+
+std::string unquoted(const std::vector<std::string>& arguments) {
+  std::error_code error;
+  if (arguments.size() < 2 || std::ranges::find(operations, arguments[0]) == std::end(operations) ||
+      std::filesystem::exists(arguments[0], error))
+    return {};
+  return text("a problem must be one argument, but is {}. Put it in quotes: '{}'.", arguments.size(),
+              joined(arguments, " "));
 }
 
 }  // namespace froghopper::cli

@@ -146,12 +146,9 @@ bool check_one(const check::Case& c, const Options& options, Tally& tally) {
 int run(const Options& options) {
   std::vector<std::string> what = options.what;
   if (what.empty()) what.assign(std::begin(first_look), std::end(first_look));
-  std::vector<check::Case> cases;
-  for (const std::string& one : what) {
-    auto more = cases_of(one);
-    if (!more) return complain(more.failure());
-    cases.insert(cases.end(), more->begin(), more->end());
-  }
+  const auto read = cases_of(what);
+  if (!read) return complain(read.failure());
+  const std::vector<check::Case>& cases = *read;
   if (options.backend == "hopper") {
     if (const auto here = check::hopper_is_here(); !here) return complain(here.failure());
   }

@@ -27,8 +27,10 @@ void bench_command(CLI::App& program, int& exit_code);
 void prepare_command(CLI::App& program, int& exit_code);
 void attend_command(CLI::App& program, int& exit_code);
 
-// --backend, the same for every command that computes.
+// --backend, the same for every command that computes, and --target of those that plan, also for a GPU that is not
+// here. Each command takes the other name too.
 void add_backend_option(CLI::App& command, std::string& backend);
+void add_target_option(CLI::App& command, std::string& target, const std::string& meaning);
 
 // What a file or its name says, safe to print on a terminal: control characters and broken UTF-8 become \x1b and the
 // like. Line ends stay.

@@ -3,9 +3,11 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "cli/cases.hpp"
 #include "cli/commands.hpp"
 #include "cli/records.hpp"
 #include "src/api/run.hpp"
+#include "src/base/text.hpp"
 
 namespace froghopper::cli {
 
@@ -43,9 +45,13 @@ nlohmann::ordered_json as_json(const Problem& problem, const std::string& target
   return all;
 }
 
-int run(const std::string& line, const std::string& target, bool json) {
-  const auto problem = Problem::parse(line);
-  if (!problem) return complain(problem.failure());
+int run(const std::vector<std::string>& lines, const std::string& target, bool json) {
+  if (const auto why = unquoted(lines); !why.empty()) return complain(exit_bad_input, why);
+  if (lines.size() > 1)
+    return complain(exit_bad_input,
+                    text("one problem is explained, but here are {}. Run explain for each of them.", lines.size()));
+  const auto problem = Problem::parse(lines[0]);
+  if (!problem) return complain(exit_code_of(problem.failure().status), in_words_of_lines(problem.failure().text));
   const auto where = read_target(target.c_str());
   if (!where) return complain(where.failure());
   const Explanation explanation = explain(*problem, *where);  // a refusal with its reason is a result too
@@ -60,18 +66,17 @@ void explain_command(CLI::App& program, int& exit_code) {
   CLI::App* command =
       program.add_subcommand("explain", "Say how a problem is computed, or why not and what to change");
   struct Options {
-    std::string line, target = "auto";
+    std::vector<std::string> lines;
+    std::string target = "auto";
     bool json = false;
   };
   const auto options = std::make_shared<Options>();
   command->footer(examples);
-  command->add_option("line", options->line, "the problem")->required()->type_name("LINE");
-  command
-      ->add_option("--target", options->target,
-                   "auto, cpu, hopper, hopper:1, or a GPU that need not be here, such as h200")
-      ->capture_default_str();
+  command->add_option("line", options->lines, "the problem")->required()->type_name("LINE");
+  add_target_option(*command, options->target,
+                    "auto, cpu, hopper, hopper:1, or a GPU that need not be here, such as h200");
   command->add_flag("--json", options->json, "one line of JSON instead");
-  command->callback([options, &exit_code] { exit_code = run(options->line, options->target, options->json); });
+  command->callback([options, &exit_code] { exit_code = run(options->lines, options->target, options->json); });
 }
 
 }  // namespace froghopper::cli

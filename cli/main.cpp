@@ -66,6 +66,8 @@ std::string usage_error(const CLI::App* program, const CLI::Error& error) {
       {R"(^Could not convert: (\S+) = (.*)$)", "$1 must be a number, not negative and not too large, but is \"$2\""},
       {R"(^(\S+) is required$)", "$1 must be given, but is not"},
       {R"(^(\S+): must )", "$1 must "},
+      {R"(^(\S+): (.*) not in \{auto,cpu,hopper\}$)",
+       "$1 must be auto, cpu or hopper, but is \"$2\". Other GPUs are for explain and prepare"},
   };
   std::string command = "froghopper", what = error.what();
   for (const CLI::App* one : program->get_subcommands()) command += " " + one->get_name();
@@ -148,9 +150,13 @@ int complain(int code, const std::string& text) {
 }
 
 void add_backend_option(CLI::App& command, std::string& backend) {
-  command.add_option("--backend", backend, "where to run; auto: a Hopper GPU if there is one")
+  command.add_option("--backend,--target", backend, "where to run; auto: a Hopper GPU if there is one")
       ->check(CLI::IsMember({"auto", "cpu", "hopper"}))
       ->capture_default_str();
+}
+
+void add_target_option(CLI::App& command, std::string& target, const std::string& meaning) {
+  command.add_option("--target,--backend", target, meaning)->capture_default_str();
 }
 
 int exit_code_of(fh_status status) {

@@ -98,13 +98,11 @@ int compile_all(const std::vector<std::string>& names, int64_t processes) {
 int run(const Options& options) {
   if (!options.kernel.empty()) return compile_one(options.kernel);
   if (options.what.empty()) return complain(exit_bad_input, "which problems? Name lines or files of them.");
+  const auto cases = cases_of(options.what);
+  if (!cases) return complain(cases.failure());
   std::vector<Problem> problems;
-  for (const std::string& one : options.what) {
-    const auto cases = cases_of(one);
-    if (!cases) return complain(cases.failure());
-    for (const check::Case& c : *cases)
-      if (c.only != "cpu") problems.push_back(c.problem);
-  }
+  for (const check::Case& c : *cases)
+    if (c.only != "cpu") problems.push_back(c.problem);
   const auto target = read_target(options.target.c_str());
   if (!target) return complain(exit_bad_input, target.failure().text);
   if (target->kind == Target::Kind::cpu) {
@@ -147,8 +145,7 @@ void prepare_command(CLI::App& program, int& exit_code) {
       "at a time. Calls that need them find them there. `check` and `bench` do so for what they are about to run.");
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|FILE");
-  command->add_option("--target", options->target, "a GPU that is here, or one that is only named: h100, h200")
-      ->capture_default_str();
+  add_target_option(*command, options->target, "a GPU that is here, or one that is only named: h100, h200");
   command->add_option("--processes", options->processes, "how many kernels are compiled at a time")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cli: results of `attend` -> one .safetensors, or .npy files beside one another.
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <string>
 
@@ -28,12 +30,24 @@ std::string path_of(const std::string& path, const std::string& name) {
   return text("{}.{}.npy", path.substr(0, path.size() - std::strlen(".npy")), name);
 }
 
+// Also by another name, as ./q.npy or a link.
+bool is_input(const Activations& a, const std::string& path) {
+  std::error_code none;  // of them need not be there
+  return std::ranges::any_of(a.read_from,
+                             [&](const std::string& in) { return std::filesystem::equivalent(in, path, none); });
+}
+
 }  // namespace
 
 Result<void> can_save_activations(const std::string& path, const Activations& a, bool with_lse) {
   for (const Tensor& tensor : tensors()) {
     if (!is_result(a, tensor, with_lse)) continue;
-    if (auto can = files::can_write_file(path_of(path, tensor.name)); !can) return can;
+    const std::string to = path_of(path, tensor.name);
+    if (is_input(a, to)) {
+      return Failure{FH_INVALID_TENSOR,
+                     text("the output, {}, is an input too, which would be lost. Name another file.", to)};
+    }
+    if (auto can = files::can_write_file(to); !can) return can;
   }
   return {};
 }

@@ -231,7 +231,7 @@ TEST_F(Attend, refuses_what_does_not_fit) {
        [](TensorFile& f) {
          f.tensors["q"] = ones(Element::f32, {3, 16});
        }},
-      {"k has 3 rows and v has 4",
+      {"k has 3 rows and v has 4; a key has one value. Give them equally many.",
        [](TensorFile& f) {
          f.tensors["v"] = ones(Element::f32, {1, 4, 2, 8});
        }},
@@ -243,7 +243,7 @@ TEST_F(Attend, refuses_what_does_not_fit) {
        [](TensorFile& f) {
          f.tensors["q"] = ones(Element::f32, {1, 3, 2, 16});
        }},
-      {"2, 1 and 1 sequences",
+      {"2, 1 and 1 sequences; each sequence has all three. Give them equally many.",
        [](TensorFile& f) {
          f.tensors["q"] = ones(Element::f32, {2, 3, 2, 8});
        }},
@@ -269,6 +269,32 @@ TEST_F(Attend, refuses_what_does_not_fit) {
        [](TensorFile& f) {
          for (auto& [name, tensor] : f.tensors) tensor = ones(Element::f32, {3, 2, 8});
          f.tensors["cu_seqlens"] = ones(Element::i32, {2});
+       }},
+      {"cu_seqlens_q[2] is 4, but q has 3 rows; no sequence ends after the last one. Use 0 to 3.",
+       [](TensorFile& f) {
+         for (auto& [name, tensor] : f.tensors) tensor = ones(Element::f32, {3, 2, 8});
+         f.tensors["cu_seqlens_q"] = {Element::i32, {3}, Bytes(12, 0)};
+         f.tensors["cu_seqlens_q"].bytes[8] = 4;
+         f.tensors["cu_seqlens_kv"] = {Element::i32, {3}, Bytes(12, 0)};
+       }},
+      {"there is no cu_seqlens_kv, but one for the other side. Add it, or name the one cu_seqlens, for both.",
+       [](TensorFile& f) {
+         for (auto& [name, tensor] : f.tensors) tensor = ones(Element::f32, {3, 2, 8});
+         f.tensors["cu_seqlens_q"] = {Element::i32, {2}, Bytes(8, 0)};
+       }},
+      {"cu_seqlens has 2 numbers and cu_seqlens_kv has 3; both have one more than there are sequences.",
+       [](TensorFile& f) {
+         for (auto& [name, tensor] : f.tensors) tensor = ones(Element::f32, {3, 2, 8});
+         f.tensors["cu_seqlens"] = {Element::i32, {2}, Bytes(8, 0)};
+         f.tensors["cu_seqlens_kv"] = {Element::i32, {3}, Bytes(12, 0)};
+       }},
+      {"attend does not take block_table, so it would be ignored; of a file it takes q, k, v, ",
+       [](TensorFile& f) {
+         f.tensors["block_table"] = ones(Element::i32, {1, 1});
+       }},
+      {"attend does not take lse, so it would be ignored",
+       [](TensorFile& f) {
+         f.tensors["lse"] = ones(Element::f32, {1, 2, 3});
        }},
       {"cu_seqlens must be int32 or int64, but is fp32. Convert it.",
        [](TensorFile& f) {
@@ -298,14 +324,64 @@ TEST_F(Attend, refuses_files_it_cannot_read_or_write) {
 
   write("in.safetensors", print_safetensors(small_file()));
   EXPECT_EQ(run("attend " + path("in.safetensors") + " -o " + path("out.txt")).code, 2);
-  const std::string before = std::to_string(std::filesystem::file_size(path("in.safetensors")));
-  const auto onto_itself = run("attend " + path("in.safetensors") + " -o " + path("./in.safetensors"));
-  EXPECT_EQ(onto_itself.code, 2);
-  EXPECT_TRUE(has(onto_itself.err, "is an input too, which would be lost")) << onto_itself.err;
-  EXPECT_EQ(std::to_string(std::filesystem::file_size(path("in.safetensors"))), before);
   r = run("attend " + path("in.safetensors") + " -o " + path("no/folder/out.npy") + " --backend cpu");
   EXPECT_EQ(r.code, 5);
   EXPECT_TRUE(has(r.err, "cannot be written"));
+}
+
+// By any of its names, and whichever file of the output it is.
+TEST_F(Attend, overwrites_none_of_its_inputs) {
+  const std::string npy = *print_npy(ones(Element::f32, {3, 2, 8})), file = print_safetensors(small_file());
+  for (const char* const name : {"q.npy", "k.npy", "v.npy", "o.lse.npy", "o.grad_k.npy", "g.npy"}) write(name, npy);
+  write("in.safetensors", file);
+  std::filesystem::create_symlink(path("k.npy"), path("link.npy"));
+  const std::string q = path("q.npy"), k = path("k.npy"), v = path("v.npy"), three = q + " " + k + " " + v;
+  for (const std::string& arguments : {path("in.safetensors") + " -o " + path("./in.safetensors"), three + " -o " + q,
+                                       three + " -o " + path("link.npy"), q + "," + k + "," + v + " -o " + v,
+                                       q + " " + k + " " + path("o.lse.npy") + " --lse -o " + path("o.npy"),
+                                       three + " --grad " + path("g.npy") + " -o " + path("g.npy"),
+                                       three + " --grad " + path("o.grad_k.npy") + " -o " + path("o.npy")}) {
+    const Ran r = run("attend --backend cpu " + arguments);
+    EXPECT_EQ(r.code, 2) << arguments;
+    EXPECT_EQ(r.out, "") << arguments << " was computed first";
+    EXPECT_TRUE(has(r.err, "is an input too, which would be lost. Name another file.")) << arguments;
+  }
+  for (const char* const name : {"q.npy", "k.npy", "v.npy", "o.lse.npy", "o.grad_k.npy", "g.npy"})
+    EXPECT_EQ(contents(path(name)), npy) << name;
+  EXPECT_EQ(contents(path("in.safetensors")), file);
+  EXPECT_FALSE(std::filesystem::exists(path("o.npy")));
+}
+
+// A misspelt name has no meaning, and neither has what another tensor stands in for.
+TEST_F(Attend, names_tensors_that_it_does_not_use) {
+  TensorFile in = small_file();
+  write("in.safetensors", print_safetensors(in));
+  const std::string to = " --backend cpu -o " + path("out.safetensors");
+  EXPECT_EQ(run("attend " + path("in.safetensors") + to).err, "");
+  in.tensors["gates"] = ones(Element::f32, {1, 3, 2, 8});
+  write("in.safetensors", print_safetensors(in));
+  const Ran one = run("attend " + path("in.safetensors") + to);
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(one.err, "froghopper: gates in the input is not used. froghopper attend --help names what is.\n");
+  in.tensors["grad_o"] = in.tensors["q"];
+  write("in.safetensors", print_safetensors(in));
+  write("g.npy", *print_npy(in.tensors["q"]));
+  const Ran two = run("attend " + path("in.safetensors") + " --grad " + path("g.npy") + to);
+  EXPECT_EQ(two.code, 0) << two.err;
+  EXPECT_TRUE(has(two.err, "froghopper: gates, grad_o in the input are not used."));
+
+  // Lengths of both sides leave nothing to the one for both, but used lengths and their like are used.
+  TensorFile packed;
+  for (const char* const name : {"q", "k", "v"}) packed.tensors[name] = ones(Element::f32, {3, 2, 8});
+  for (const char* const name : {"cu_seqlens", "cu_seqlens_q", "cu_seqlens_kv"}) {
+    packed.tensors[name] = {Element::i32, {2}, Bytes(8, 0)};
+    packed.tensors[name].bytes[4] = 3;
+  }
+  packed.tensors["sink"] = ones(Element::f32, {2});
+  write("in.safetensors", print_safetensors(packed));
+  const Ran both = run("attend " + path("in.safetensors") + to);
+  EXPECT_EQ(both.code, 0) << both.err;
+  EXPECT_EQ(both.err, "froghopper: cu_seqlens in the input is not used. froghopper attend --help names what is.\n");
 }
 
 TEST_F(Attend, refuses_what_is_no_file) {

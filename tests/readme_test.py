@@ -81,7 +81,7 @@ class Serving(unittest.TestCase):
                             f"-L{BUILD}", "-lfroghopper", "-o", str(program)], check=True, timeout=120)
             run = subprocess.run([program], check=True, timeout=60, env={**os.environ, "LD_LIBRARY_PATH": str(BUILD)},
                                  capture_output=True, text=True)
-            self.assertEqual(run.stdout, "3f80\n")  # the row that was appended
+            self.assertEqual(run.stdout, "be9a 4000\n")  # a key of the prefill, rotated; the row that was decoded
 
     def test_the_c_program_appends(self):
         self.assertEqual(printed_in_c(self.programs["c"]), "1 -2\n")  # k of the first sequence, v of the second

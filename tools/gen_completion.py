@@ -46,7 +46,7 @@ def commands_of(program):
             for name, words in entries(help_of(program), "Subcommands")}
 
 
-def longest(names): return max(names, key=len)
+def first_long(names): return next(name for name in names if name.startswith("--"))
 
 
 def bash(commands):
@@ -56,9 +56,9 @@ def bash(commands):
              '  case "$COMP_CWORD ${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD - 1]}" in',
              f"    1\\ *) words=\"{wrapped([*commands, '--help', '--version'])}\" ;;"]
     for name, (_, options) in commands.items():
-        lines += [f"    *\\ {name}\\ {longest(names)}) words=\"{' '.join(values)}\" ;;"
+        lines += [f"    *\\ {name}\\ {first_long(names)}) words=\"{' '.join(values)}\" ;;"
                   for names, _, values, _ in options if values]
-        lines += [f"    *\\ {name}\\ *) words=\"{wrapped(longest(names) for names, *_ in options)}\" ;;"]
+        lines += [f"    *\\ {name}\\ *) words=\"{wrapped(first_long(names) for names, *_ in options)}\" ;;"]
     return "\n".join([*lines, "  esac", "  COMPREPLY=($(compgen -W \"$words\" -- \"${COMP_WORDS[COMP_CWORD]}\"))", "}",
                       "complete -o default -F _froghopper froghopper  # files where none of the words fits", ""])
 
@@ -76,7 +76,7 @@ def zsh(commands):
         lines += [f"  {name})", "    _arguments \\"]
         for names, kind, values, words in options:
             after = f"({' '.join(values)})" if values else "_files" if FILE.search(kind) else ""
-            spec = f"{longest(names)}[{sentence(words)}]"
+            spec = f"{first_long(names)}[{sentence(words)}]"
             if kind: spec += f":{kind.lower().strip(chr(39))}:" + after
             lines += [f"      {quoted(spec)} \\"]
         lines += ["      '*:file:_files'", "    ;;"]
