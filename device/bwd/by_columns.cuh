@@ -21,7 +21,7 @@
 //                           by_keys.cuh.
 //           s_full, dp_full full by the bytes of the other CTA's half; a thread that waits for them says how many
 //           weights_full    one arrival per GradV warp: the weights are in the place of the half of S
-//           peer_empty       one arrival per warp of the peer's GradK: it has read the weights and the half of dP of
+//           peer_empty      one arrival per warp of the peer's GradK: it has read the weights and the half of dP of
 //                           this iteration, so that the halves of the next one may be sent
 //           In iteration t a consumer waits for loads, for the peer's half of iteration t, and, before it sends its
 //           own, for the peer's GradK to have read what came in iteration t - 1; of this CTA that one needs only what

@@ -31,7 +31,7 @@
 //                           In deterministic variants the DqOrderWaiter arrives at full too, and there are last_added
 //                           and seen_ring.
 //           weights_full    one arrival per GradV warp: the weights are in the stage
-//           peer_empty       one arrival per warp of the peer's GradK: it has read the weights that lay in the peer's
+//           peer_empty      one arrival per warp of the peer's GradK: it has read the weights that lay in the peer's
 //                           stage, so this CTA may copy its dS there
 //           GradV waits for loads, for an empty stage and for dS of the iteration before. GradK waits for loads, for
 //           weights of this iteration, for the peer to have read its weights of this iteration, and for dS of the

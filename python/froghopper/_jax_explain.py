@@ -12,6 +12,7 @@ from froghopper._call import explain as explain_problem
 from froghopper._jax_problem import check_derivative, described, fits, kind_of
 from froghopper._library_words import in_python
 from froghopper._words import too_many, translated
+from froghopper.jax import attention
 
 
 def explain(q: Any = None, k: Any = None, v: Any = None, *others: Any, target: str | None = None,
@@ -25,17 +26,16 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *others: Any, target: s
 
     A contradiction is told, not raised, and so is an array that is missing.
     """
-    from froghopper.jax import attention
     problems: list[Any] = []
 
     def look(arrays: dict[str, Any]) -> None:
         call, results, read = described(given | arrays)
         fits(call, read)
-        problems.append(kind_of(call, read, results).problem(tuple(read.values())))
-        if not gradients: return
-        check_derivative(call, read)
-        read["grad_o"] = read["q"]  # which only says that this is the backward pass
-        problems.append(kind_of(call, read, results).problem(tuple(read.values())))
+        passes = [read]
+        if gradients:
+            check_derivative(call, read)
+            passes.append(read | {"grad_o": read["q"]})  # which only says that this is the backward pass
+        problems.extend(kind_of(call, of_pass, results).problem(tuple(of_pass.values())) for of_pass in passes)
     try:
         if others: too_many("attention", others)
         defaults: dict[str, Any] = attention.__kwdefaults__ or {}

@@ -86,14 +86,17 @@ def dense_of(name: str, x: Tensor) -> str:
             + ends)
 
 
+WRITTEN = ("out", "q_out")  # a copy of these would be written in their place
+
+
 def check_like(name: str, x: Tensor, q: Tensor, shape: Shape) -> None:
     """A tensor of the type of q."""
     check_place(name, x, q)
     if x.dtype != q.dtype:
-        out = f"Give out in {name_of(q.dtype)}" if name == "out" else f"Use {name}.to(q.dtype)"
+        out = f"Give {name} in {name_of(q.dtype)}" if name in WRITTEN else f"Use {name}.to(q.dtype)"
         raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. {out}.")
-    if name == "out" and tuple(x.shape) != tuple(shape):
-        raise InvalidTensor(f"out must have the shape {list(shape)}, but has {list(x.shape)}. Use "
+    if name in WRITTEN and tuple(x.shape) != tuple(shape):
+        raise InvalidTensor(f"{name} must have the shape {list(shape)}, but has {list(x.shape)}. Use "
                             f"torch.empty({list(shape)}, dtype=q.dtype, device=q.device).")
     check_shape(name, x, shape)
 

@@ -61,15 +61,18 @@ def how_to_give(out: str, value: Any) -> str:
     return "Name it in static_argnames of jax.jit" if type(value).__name__.endswith("Tracer") else out
 
 
+def is_bool(value: Any) -> bool: return type(value).__name__ in ("bool", "bool_")  # Python's, NumPy's
+
+
 def flag(name: str, value: Any) -> bool:
-    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"): return bool(value)
+    if is_bool(value): return bool(value)
     if isinstance(value, int) and value in (0, 1): return bool(value)
     raise InvalidType(f"{name} must be True or False, but is {shown(value)}. "
                       f"{how_to_give(f'Use {name}=True or {name}=False', value)}.")
 
 
 def number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not is_real(value): wrong_kind(name, value, "a number", "a float")
+    if is_bool(value) or not is_real(value): wrong_kind(name, value, "a number", "a float")
     try: return float(value)
     except OverflowError as error:
         raise InvalidProblem(f"{name} must fit a float, but is {shown(value)}. Give a smaller one.") from error
@@ -77,8 +80,7 @@ def number(name: str, value: Any) -> float:
 
 
 def whole_number(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        wrong_kind(name, value, "a whole number", "an int")
+    if is_bool(value) or not hasattr(value, "__index__"): wrong_kind(name, value, "a whole number", "an int")
     try: found = int(value.__index__())
     except (TypeError, ValueError, OverflowError): wrong_kind(name, value, "a whole number", "an int")
     if not -2**63 <= found < 2**63:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
 from froghopper._errors import Error, InvalidType, Unsupported
-from froghopper._values import type_of
+from froghopper._values import shown, type_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,9 +65,10 @@ LESS: dict[tuple[str, ...], str] = {("paged_attention", "block_table"):
 # Without effect on results, here and there.
 HINTS = ("num_splits", "pack_gqa", "fa_version", "scheduler_metadata", "enable_gqa", "rotary_interleaved",
          "cp_tot_seqused_k", "implementation", "ver", "rel_bias_prep_cache")
+DROPOUT = ("dropout_p", "dropout", "dropout_rate")
 # Harmless with this value, and with others refused in these words.
 ONLY: dict[str, tuple[Any, str]] = {
-    **dict.fromkeys(("dropout_p", "dropout", "dropout_rate"), (0, "weights are not dropped here. Use 0.0")),
+    **dict.fromkeys(DROPOUT, (0, "weights are not dropped here")),
     "key_padding_mask": (None, "there are no masks of numbers here. Use seqused_kv, how many keys of each count"),
     "layout": (None, "q is [batch, seq, heads, dim]. Use x.transpose(1, 2) for heads before rows"),
     **dict.fromkeys(("attn_mask", "attention_mask", "mask"),
@@ -166,8 +167,8 @@ def named_by(names: Mapping[str, str], error: Error) -> Error:
     only in front of what follows an argument; a single letter is none. A pair here that is one number there is in
     brackets: "(window)"."""
     plain = {name.strip("()"): word for name, word in names.items()}
-    words = [name if "_" in name or len(name) == 1 else rf"(?<=_tensor\(){name}(?=\))|{name}(?= must\b| is\b|=|\[)"
-             for name in plain]
+    words = [name if "_" in name or len(name) == 1 else
+             rf"(?:(?<=_tensor\()|(?<=asarray\()){name}(?=\))|{name}(?= must\b| is\b|=|\[)" for name in plain]
     text = re.sub(rf"\b({'|'.join(words)})\b", lambda found: plain[found[0]], str(error)) if words else str(error)
     for word in {word for word in plain.values() if [*plain.values()].count(word) > 1}:  # said once
         text = re.sub(rf"\b{word}(\S*)(?:, {word}\1)*(?:,? and {word}\1)+(?!\w)", rf"{word}\1", text)
@@ -221,8 +222,8 @@ def own_word(function: str, module: str, word: str, value: Any, known: Collectio
         if name in known: return name
     if word in ONLY and "causal" in known:  # they tell of arguments of attention
         error = InvalidType if word in ("query", "key", "value", "is_causal") or "_descale" in word else Unsupported
-        if ONLY[word][0] == 0 and word.startswith("dropout"):
-            raise error(f"{word} of {function}() must be 0, as weights are not dropped here, but is {value!r}. Use "
+        if word in DROPOUT:
+            raise error(f"{word} of {function}() must be 0, as {ONLY[word][1]}, but is {shown(value)}. Use "
                         f"{word}=0.0.")
         corner = ", with align=\"top_left\" the first with the first" * (word == "is_causal" and "align" in known)
         raise error(f"{function}() has no argument {word}; {ONLY[word][1]}{corner}.")
