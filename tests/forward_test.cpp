@@ -4,8 +4,6 @@
 // lse is written, and nothing else is. Tests are named by file and line.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "tests/support/case_lines.hpp"
 #include "tests/support/on_hopper.hpp"
 
@@ -20,7 +18,6 @@ class Forward : public testing::TestWithParam<Line> {
     const auto parsed = parse_case(GetParam().text);
     ASSERT_TRUE(parsed) << GetParam().text << "\n" << parsed.failure().text;
     case_ = *parsed;
-    EXPECT_FALSE(case_.reason.empty()) << "a case without its reason: " << GetParam().text;
   }
   Case case_;
 };
@@ -36,19 +33,6 @@ TEST_P(Forward, on_hopper) { test::expect_right_on_hopper(case_); }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Forward, testing::ValuesIn(test::case_lines(/*backward=*/false)),
                          [](const auto& info) { return info.param.name; });
-
-// The lists cover what they promise; a line that is deleted by accident is missed here.
-TEST(Cases, have_every_head_dim_in_both_16_bit_types) {
-  const auto cases = read_cases(FROGHOPPER_SOURCE_DIR "/tests/cases/head_dims.txt");
-  ASSERT_TRUE(cases) << cases.failure().text;
-  for (const Dtype dtype : {Dtype::f16, Dtype::bf16}) {
-    for (int64_t dim = 8; dim <= 256; dim += 8) {
-      EXPECT_TRUE(std::ranges::any_of(*cases, [&](const Case& c) {
-        return c.problem.dtype == dtype && c.problem.dim_qk == dim && c.problem.dim_v == dim;
-      })) << dim;
-    }
-  }
-}
 
 }  // namespace
 }  // namespace froghopper::check
