@@ -47,9 +47,8 @@ SENTENCES: list[tuple[str, str]] = [
     (r"cu_seqlens_(q|kv)\[0\] is (-?\d+); .*",
      r"cu_seqlens_\1 must begin with 0, but begins with \2. If it holds lengths, give their cumulative sums behind a "
      r"0; else use cu_seqlens_\1 - cu_seqlens_\1[0] with the rows from there on."),
-    (r"cu_seqlens_(q|kv) falls from (-?\d+) to (-?\d+) after sequence (\d+); .*",
-     r"cu_seqlens_\1 must not fall, as sequences lie end to end, but falls from \2 to \3 after sequence \4. Let it "
-     r"rise."),
+    (r"cu_seqlens_(q|kv) falls from (-?\d+) to (-?\d+) at entry (\d+); .*",
+     r"cu_seqlens_\1 must not fall, as sequences lie end to end, but falls from \2 to \3 at entry \4. Let it rise."),
     (r"seqused_(q|kv)\[(\d+)\] is (-?\d+) and the sequence has (\d+) rows?; .* (Use .*)",
      r"seqused_\1[\2] must be from 0 to \4, the rows of the sequence, but is \3. \5"),
     (rf"dim_qk is (\d+) and dim_v is (\d+); {COLUMNS}",
@@ -97,7 +96,7 @@ SENTENCES: list[tuple[str, str]] = [
      r"\1 must begin at a multiple of \2 bytes, \3, but is at address \4. Copy it: \1.copy() in NumPy, \1.clone() in "
      r"PyTorch."),
     (r"^o(?=\.stride_\w+ is -?\d+, but )", "out"),
-    (r"(\w+)\.stride_(batch|seq|head) is (-?\d+), but (\d+) elements lie within one step of it, .*",
+    (r"(\w+)\.stride_(batch|seq|head) is (-?\d+), but (\d+) elements? lies? within one step of it, .*",
      r"\1 must have rows that do not overlap, as they are written, but its stride of \2 is \3, and \4 elements lie "
      r"within one step. Use \1.contiguous() in PyTorch, numpy.ascontiguousarray(\1) in NumPy."),
     (r"seqused is set and slots is 1; .*",
