@@ -10,7 +10,7 @@ import numpy as np
 from froghopper._call import DTYPES, check_held, slopes_out
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._values import shown, type_of, whole_number, wrong_shape
-from froghopper._xla import LENGTHS, SCALES
+from froghopper._xla_kind import LENGTHS, SCALES
 
 Array: TypeAlias = jax.Array
 Given: TypeAlias = dict[str, Array]

@@ -24,7 +24,7 @@ from froghopper import jax as single
 from froghopper._errors import InvalidProblem
 from froghopper._jax_arrays import vary, varying_alike, varying_axes
 from froghopper._values import flag, plain, shown
-from froghopper._xla import Options
+from froghopper._xla_kind import Options
 
 __all__ = ["attention", "unzigzag", "zigzag"]
 

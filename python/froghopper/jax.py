@@ -25,19 +25,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import jax
 
 from froghopper._call import Window, cached
-from froghopper._errors import Error
 from froghopper._jax_arrays import Array, Given, varying_alike
-from froghopper._jax_problem import check_derivative, described, fits, kind_of, results_of
-from froghopper._library_words import in_python
+from froghopper._jax_problem import check_derivative, described, fits, in_users_words, kind_of, results_of
 from froghopper._values import Align
 from froghopper._words import again, too_many
-from froghopper._xla import LENGTHS, SCALES, Options, compute, in_explicit_mesh, is_explicit
+from froghopper._xla import compute, in_explicit_mesh, is_explicit
+from froghopper._xla_kind import LENGTHS, SCALES, Options
 
 if TYPE_CHECKING:
     from froghopper import _jax_context_parallel as context_parallel
     from froghopper._jax_explain import explain
+    from froghopper._jax_quantise import Quantised, Smoothed, quantise
 
-__all__ = ["attention", "context_parallel", "explain"]
+__all__ = ["Quantised", "Smoothed", "attention", "context_parallel", "explain", "quantise"]
 
 
 def __dir__() -> list[str]: return sorted(__all__)
@@ -195,12 +195,9 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
     options, results, arrays = described(locals())
     key = (options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
     cached(_fit, key, lambda: fits(options, arrays))
-    found: Array | tuple[Array, ...]
-    try: found = run(options, results, varying_alike(arrays))
-    except (RuntimeError, ValueError) as error:  # in a program that the user compiles, JAX alone sees it
-        if isinstance(error, Error) or "fh_attention: " not in str(error): raise
-        raise type(error)(in_python(str(error).replace("fh_attention: ", ""))) from None
-    return found
+    with in_users_words():
+        found: Array | tuple[Array, ...] = run(options, results, varying_alike(arrays))
+        return found
 
 
 _fit: dict[Hashable, bool] = {}  # what was checked already, so that a call that is not traced costs less
@@ -253,9 +250,11 @@ differentiable.defvjp(forward, backward)
 
 
 def __getattr__(name: str) -> Any:
-    """context_parallel and explain, when they are asked for first; they are made of what is above."""
-    if name not in ("context_parallel", "explain"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: Any = importlib.import_module(f"froghopper._jax_{name}")
-    globals()[name] = found = found.explain if name == "explain" else found
+    """What is made of what is above, when it is asked for first."""
+    if name == "quantize": name = "quantise"  # as other libraries spell it
+    homes = {"context_parallel": "context_parallel", "explain": "explain",
+             **dict.fromkeys(("Quantised", "Smoothed", "quantise"), "quantise")}
+    if name not in homes: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: Any = importlib.import_module(f"froghopper._jax_{homes[name]}")
+    globals()[name] = found = found if name == "context_parallel" else getattr(found, name)
     return found

@@ -65,8 +65,8 @@ struct Shape {
   bool operator==(const Shape&) const = default;
   std::string text() const {
     std::string line;
-    for (int64_t i = 0; i < std::min<int64_t>(rank, 4); i++)
-      line += joined({i ? ", " : "", std::to_string(extents[static_cast<size_t>(i)])});
+    for (size_t i = 0; i < std::min<size_t>(static_cast<size_t>(rank), 4); i++)
+      line += joined({i ? ", " : "", std::to_string(extents[i])});
     return joined({"[", line, "]"});
   }
 };
@@ -82,7 +82,10 @@ enum class Role {
   scale_k,
   scale_v,
   mean_k,
-  mean_v,  // the last with strides
+  mean_v,
+  quantised_q,
+  quantised_k,
+  quantised_v,  // the last with strides
   lse,
   ends,
   used,
@@ -106,9 +109,12 @@ Shape shape_of(Role role, const fh_problem& p) {
     return p.varlen ? Shape{3, {total, heads, dim}} : Shape{4, {p.batch, seq, heads, dim}};
   };
   switch (role) {
-    case Role::q: return rows(p.seq_q, p.total_q, p.heads_q, p.dim_qk);
-    case Role::k: return rows(p.seq_kv, p.total_kv, p.heads_kv, p.dim_qk);
-    case Role::v: return rows(p.seq_kv, p.total_kv, p.heads_kv, dim_v);
+    case Role::q:
+    case Role::quantised_q: return rows(p.seq_q, p.total_q, p.heads_q, p.dim_qk);
+    case Role::k:
+    case Role::quantised_k: return rows(p.seq_kv, p.total_kv, p.heads_kv, p.dim_qk);
+    case Role::v:
+    case Role::quantised_v: return rows(p.seq_kv, p.total_kv, p.heads_kv, dim_v);
     case Role::o: return rows(p.seq_q, p.total_q, p.heads_q, dim_v);
     case Role::slopes: return {2, {p.batch, p.heads_q}};
     case Role::scale_q: return scales_of_blocks(p, p.seq_q, p.heads_q);
@@ -144,10 +150,11 @@ XLA_FFI_DataType in_xla(fh_dtype type) {
 }
 
 XLA_FFI_DataType type_of(Role role, const fh_problem& p) {
+  if (role >= Role::quantised_q && role <= Role::quantised_v) return in_xla(p.dtype_kv);
   switch (role) {
     case Role::q: return in_xla(p.dtype);
     case Role::k:
-    case Role::v: return in_xla(p.dtype_kv == FH_USUAL ? p.dtype : p.dtype_kv);
+    case Role::v: return in_xla(p.dtype_kv == FH_USUAL || p.op == FH_QUANTISE ? p.dtype : p.dtype_kv);
     case Role::o: return in_xla(type_of_o(p));
     case Role::ends:
     case Role::used: return XLA_FFI_DataType_S32;
@@ -155,7 +162,7 @@ XLA_FFI_DataType type_of(Role role, const fh_problem& p) {
   }
 }
 
-bool has_strides(Role role) { return role <= Role::mean_v; }
+bool has_strides(Role role) { return role <= Role::quantised_v; }
 
 // Of a dense array. What several rows share has no stride of rows.
 fh_tensor tensor_of(Role role, const fh_problem& p, void* data, const Shape& shape) {
@@ -208,6 +215,9 @@ constexpr Field fields[] = {
     {"scale_v", Role::scale_v, offsetof(fh_tensors, scale_v)},
     {"mean_k", Role::mean_k, offsetof(fh_tensors, mean_k)},
     {"mean_v", Role::mean_v, offsetof(fh_tensors, mean_v)},
+    {"quantised_q", Role::quantised_q, offsetof(fh_tensors, quantised_q)},
+    {"quantised_k", Role::quantised_k, offsetof(fh_tensors, quantised_k)},
+    {"quantised_v", Role::quantised_v, offsetof(fh_tensors, quantised_v)},
 };
 
 // What one call computes, gathered from its frame.
