@@ -11,8 +11,8 @@ SENTENCES: list[tuple[str, str]] = [
      r"window must be (left, right), keys before and after, None or -1 for no bound, but its \1 one is \2. Use None "
      r"there."),
     (r"causal is set and window_right is (\d+); .*",
-     r"window must end with 0 or None where causal is True, as a causal query sees no key after it, but ends with \1. "
-     r"Use window=(left, 0), or causal=False."),
+     r"window must end with 0 or None where causal is True, as a causal query attends to no later key, but ends with "
+     r"\1. Use window=(left, 0), or causal=False."),
     (r"attention_chunk is (-\d+); .*",
      r"attention_chunk must be 0 or more keys, but is \1. Use attention_chunk=0 for none."),
     (r"seq_(q|kv) is (-\d+); sizes are not negative.*",

@@ -114,7 +114,7 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
                    hold anything, also NaN
     max_seqlen_kv  an upper bound on seqused_kv; None for columns * page_size. Plans are made for it
     gate           shape and type of o, any strides: o is multiplied by its sigmoid. Rows of o that belong to no
-                   sequence, do not count or see no key may have anything there, also NaN
+                   sequence, do not count or attend to no key may have anything there, also NaN
 
     All other arguments are those of froghopper.torch.attention. Returns o, shaped as q with the columns of v; with
     return_lse (o, lse), as attention does, and lse_by_row always writes lse so. On the CPU entries of block_table are

@@ -141,8 +141,9 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on CPUs also float32
     k, v           [batch, seq_kv, heads_kv, dim], packed [total_kv, heads_kv, dim]; heads_kv divides heads_q, and v may
                    have its own dim
-    causal         a query sees no later key; the last query sees the last key (align="top_left": the first the first)
-    window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
+    causal         a query attends to no later key. The diagonal ends at the last query and the last key; with
+                   align="top_left" it begins at the first ones
+    window         (left, right): keys that a query attends to before and after its own; None or -1 for no bound
     softcap        scores become softcap tanh(score / softcap); None or 0 for none
     scale          of q k^T, from 0 to 2^127; None for 1/sqrt(dim). 0 makes all keys alike, and so does what float32
                    rounds to 0
@@ -151,24 +152,24 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
                    are not checked
     max_seqlen_*   packed: an upper bound on the longest sequence; None for all rows. A bound near the truth is planned
                    better
-    seqused_*      [batch] int32, how many rows of a sequence count. causal and windows align the last query that counts
-                   with the last key that counts: beside them give both, or align="top_left"
+    seqused_*      [batch] int32, how many rows of a sequence count. With causal or a window the diagonal ends at the
+                   last query and the last key that count; where both sides are padded, give both, or align="top_left"
     return_lse     also the logarithm of the softmax's denominator
     deterministic  gradients are bit-equal from run to run; the forward pass always is
     accumulate     (o, lse) in float32: attention over the keys of earlier calls; what is returned, both whatever
                    return_lse, is that over these keys too, as in ring attention. Begin with o = 0 and lse = -inf, or
-                   the sink. Rows that see no key stay as they are. Without sink and derivatives
+                   the sink. Rows that attend to no key do not change. Without sink and derivatives
     alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
                    top, or -slope |i - j| with align="top_left", after scale and softcap. What is differentiated takes
                    them for constants
-    attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
-                   and of it what causal and window leave; 0 for none
+    attention_chunk  keys lie in chunks of so many, from the first on; a query attends to the chunk that the diagonal
+                   crosses in its row, as far as causal and window let it; 0 for none
     invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
                    computed with, as prefill or as decoding: docs/1-math.md. Gradients are as without it
-    return_max_logit  also [batch, heads_q] float32, the largest score that a row of the sequence gives a key which it
-                   sees, after scale, softcap and slopes; -inf where none sees any, sinks and NaN left out. It is a
-                   constant to derivatives. With accumulate, which then is (o, lse, max_logit), the larger one of it and
-                   what is there
+    return_max_logit  also [batch, heads_q] float32: the largest score of the rows of a sequence, after scale, softcap
+                   and slopes, without sinks and NaN; -inf where no row attends to a key. It is a constant to
+                   derivatives. With accumulate, which then is (o, lse, max_logit), it is the larger one of it and what
+                   is there
     max_sms        SMs of a GPU, or threads of a CPU, that it may use; 0 for all
     gate           shape and type of o, which is multiplied by 1 / (1 + exp(-gate)) before it is rounded; lse and
                    max_logit are without it. It has a gradient. Without accumulate
@@ -178,15 +179,15 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
                    scale_k and scale_v for each row, shaped as k without its columns (on a GPU beside 16-bit q). No
                    gradients
     out_dtype      beside 8-bit k and v: the type of o; None for that of q, or bfloat16 beside 8-bit q
-    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, what every row of a sequence has beside its stored
-                   numbers times their scales; both or none
+    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, the mean of each sequence, which was subtracted before
+                   it was quantised; both or none
 
     Everything but arrays is static. Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of
     q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, with
-    return_max_logit (o, max_logit) or (o, lse, max_logit). A row
-    that sees no key has o = 0 and lse = -inf, or the sink. Raises TypeError, ValueError, NotImplementedError while it
-    is traced; what only the numbers show (lengths that do not rise) is a jax.errors.JaxRuntimeError when it runs, with
-    the library's sentence. docs/1-math.md has the mathematics and the bounds.
+    return_max_logit (o, max_logit) or (o, lse, max_logit). A row that attends to no key has o = 0 and lse = -inf, or
+    the sink. Raises TypeError, ValueError, NotImplementedError while it is traced; what only the values show (lengths
+    that do not rise) is a jax.errors.JaxRuntimeError when it runs, with the library's sentence. docs/1-math.md has the
+    mathematics and the bounds.
     """
     if more: too_many("attention", more)
     if others:
