@@ -96,5 +96,5 @@ def float32_of(name: str, scale: Any) -> Any:
     narrow = ctypes.c_float(number(name, scale)).value
     if not 2.0**-126 <= narrow <= 2.0**126:  # of an array only the library sees that, when it runs
         raise InvalidProblem(f"{name} must be positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126), but is "
-                             f"{shown(scale)}. Use 1 for numbers that stand for themselves.")
+                             f"{shown(scale)}. Use 1 for values that stand for themselves.")
     return np.full((), narrow, np.float32)

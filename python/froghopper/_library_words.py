@@ -64,7 +64,7 @@ SENTENCES: list[tuple[str, str]] = [
      r"\1 must have strides that are not negative, but that of \2 is \3. Copy it first: numpy.ascontiguousarray(\1) in "
      r"NumPy, \1.contiguous() in PyTorch."),
     (r"(scale_\w) (of .*?) is (\S+); a scale is positive, (from .*?)\. .*",
-     r"\1 must be positive, \4, but that \2 is \3. Use 1 for numbers that stand for themselves."),
+     r"\1 must be positive, \4, but that \2 is \3. Use 1 for values that stand for themselves."),
     (r"scale_tokens is \d+ and invariant is \d+; .*",
      r"invariant must be False where scale_k and scale_v have a scale for each row, but is True. Leave it out, or give "
      r"scales of [batch, heads]."),
@@ -81,7 +81,7 @@ SENTENCES: list[tuple[str, str]] = [
      r"on a GPU, invariant must be False where k and v have 8 bits, but is True. Leave it out, or use tensors on the "
      r"CPU."),
     (r"invariant is set beside accumulate, attention_chunk or alibi; the Hopper kernels .*",
-     r"on a GPU, invariant must be False beside accumulate, attention_chunk and alibi_slopes, but is True. Leave it "
+     r"on a GPU, invariant must be False with accumulate, attention_chunk and alibi_slopes, but is True. Leave it "
      r"out, or use tensors on the CPU."),
     (r"rotary_dim is (\d+); the Hopper kernel rotates columns by multiples of (\d+)\. .*",
      r"on a GPU, a multiple of \2 columns must be rotated, but rotary_cos, one column for two of them, says \1. Use "
@@ -124,7 +124,7 @@ SENTENCES: list[tuple[str, str]] = [
     (r"row (\d+) has position (-?\d+) and rotary_rows is (\d+); .*",
      r"the position of row \1 must be 0 or more and below \3, the rows of rotary_cos, but is \2. Use longer tables."),
     (r"(scale_\w) of head (\d+) is (\S+); numbers are divided by it\. .*",
-     r"\1 must be positive, as numbers are divided by it, but that of head \2 is \3. Use 1 for numbers that stand for "
+     r"\1 must be positive, as values are divided by it, but that of head \2 is \3. Use 1 for values that stand for "
      r"themselves."),
     (r"batch (\d+) x seq_(q|kv) (\d+) x heads_q (\d+) is too large; .*",
      r"max_seqlen_\2 must leave a size that 64 bits can count, but is \3, with \1 sequences and \4 heads. Give the "

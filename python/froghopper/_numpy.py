@@ -158,10 +158,10 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
     out            where the result goes, and what is returned then; shape of the result, type of q, memory of its own
     max_sms        threads it may use; 0 for all
     max_seqlen_*   packed: an upper bound on the longest sequence; None looks
-    scale_*        8-bit q, k, v: what numbers are multiplied by, float32: one; [batch, heads]; [batch, blocks, heads,
+    scale_*        8-bit q, k, v: what values are multiplied by, float32: one; [batch, heads]; [batch, blocks, heads,
                    1] for 128 rows each; scale_v [batch, 1, heads_kv, dim]; scale_k and _v for each row, k.shape[:-1]
     dtype          "float8_e4m3fn" or "float8_e5m2": what q, k and v hold where they are uint8, for want of ml_dtypes
-    out_dtype      beside 8-bit k and v: the type of o, float16, bfloat16 (the usual one beside 8-bit q) or float32;
+    out_dtype      with 8-bit k and v: the type of o, float16, bfloat16 (the usual one with 8-bit q) or float32;
                    "bfloat16" without ml_dtypes gives its bits as uint16
     mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, the means that smoothing subtracted; both or none
     accumulate     (o, lse) in float32: attention over the keys of earlier calls, which becomes that over these keys
@@ -171,7 +171,7 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
                    top, or -slope |i - j| with align="top_left", after scale and softcap
     attention_chunk  keys lie in chunks of so many, from the first on; a query attends to the chunk that the diagonal
                    crosses in its row, as far as causal and window let it; 0 for none
-    invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
+    invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and other queries it is
                    computed with, as prefill or as decoding: docs/1-math.md.
     return_max_logit  also [batch, heads_q] float32: the largest score of the rows of a sequence, after scale, softcap
                    and slopes, without sinks and NaN; -inf where no row attends to a key. With accumulate, which then is

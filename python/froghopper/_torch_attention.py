@@ -133,12 +133,12 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, causal: bool = False,
                    always is
     out            where the result goes, and what is returned then; without gradients
     max_sms        SMs or threads it may use; 0 for all
-    scale_*        q, k and v may be float8_e4m3fn or float8_e5m2, or k and v beside q in float16 or bfloat16: what
-                   their numbers are multiplied by: a number, or float32 [] for one; [batch, heads]; [batch, blocks,
+    scale_*        q, k and v may be float8_e4m3fn or float8_e5m2, or k and v with q in float16 or bfloat16: what
+                   their values are multiplied by: a number, or float32 [] for one; [batch, heads]; [batch, blocks,
                    heads, 1] for blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim];
-                   scale_k and scale_v for each row, shaped as k without its columns (on a GPU beside 16-bit q). No
+                   scale_k and scale_v for each row, shaped as k without its columns (on a GPU with 16-bit q). No
                    gradients
-    out_dtype      beside 8-bit k and v: the type of o; None for that of q, or bfloat16 beside 8-bit q
+    out_dtype      with 8-bit k and v: the type of o; None for that of q, or bfloat16 with 8-bit q
     mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, the mean of each sequence, which was subtracted before
                    it was quantised; both or none
     accumulate     (o, lse) in float32: attention over the keys of earlier calls, which becomes that over these keys
@@ -149,7 +149,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, causal: bool = False,
                    top, or -slope |i - j| with align="top_left", after scale and softcap. They have no gradient
     attention_chunk  keys lie in chunks of so many, from the first on; a query attends to the chunk that the diagonal
                    crosses in its row, as far as causal and window let it; 0 for none
-    invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
+    invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and other queries it is
                    computed with, as prefill or as decoding: docs/1-math.md. Gradients are as without it
     return_max_logit  also [batch, heads_q] float32: the largest score of the rows of a sequence, after scale, softcap
                    and slopes, without sinks and NaN; -inf where no row attends to a key. QK-clip needs it. It has no
@@ -158,7 +158,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, causal: bool = False,
     gate           shape and type of o, which is multiplied by 1 / (1 + exp(-gate)) before it is rounded, as in gated
                    attention; lse and max_logit are without it. It has a gradient, except with block_table. Without
                    accumulate
-    lse_by_row     lse is [batch, seq_q, heads_q], packed [total_q, heads_q]: the numbers of a row lie together. Where
+    lse_by_row     lse is [batch, seq_q, heads_q], packed [total_q, heads_q]: the values of a row lie together. Where
                    nothing requires a gradient it is written so, else copied. Without accumulate
     block_table    [batch, columns] int32: k and v are a pool [pages, page_size, heads_kv, dim], as paged_attention has
                    it; without gradients

@@ -30,7 +30,7 @@ SCALES = ("scale_q", "scale_k", "scale_v", "mean_k", "mean_v")
 
 
 class Options(NamedTuple):
-    """Of describe, but for what shapes and arrays say. max_seqlen_*: None for as many as there are rows."""
+    """Of describe, except for what shapes and arrays say. max_seqlen_*: None for as many as there are rows."""
     causal: bool = False
     window: Window | None = None
     softcap: float | None = 0.0

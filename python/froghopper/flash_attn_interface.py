@@ -335,13 +335,13 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     max_seqlen_q     packed: an upper bound on the rows of a sequence; max_seqlen_k, of pages: one on cache_seqlens
     out              where the result goes
 
-    Nothing is written before everything is checked. Of tensors on a GPU the numbers are not, but for cache_batch_idx
-    beside k and v, as reading them would wait for it. There nothing outside of the cache is read or written if
+    Nothing is written before everything is checked. Of tensors on a GPU the numbers are not, except for cache_batch_idx
+    with k and v, as reading them would wait for it. There nothing outside of the cache is read or written if
     page_table is right: new rows that have no place in it are dropped, and a sequence has no fewer rows than 0 and no
     more than the cache. One that has none, as with a length of -1, has out = 0 and lse = -inf.
 
     The cache is never copied: with cache_batch_idx or cu_seqlens_q its sequences are read as pages, and with
-    cache_leftpad as packed ones. cache_leftpad beside cache_batch_idx or page_table writes a table, one number a row.
+    cache_leftpad as packed ones. cache_leftpad with cache_batch_idx or page_table writes a table, one number a row.
     Returns out, shaped as q with the columns of v; with return_softmax_lse a tuple of four as FlashAttention-3 does,
     (out, lse, empty, empty): the last two are partial results of splits there, and here there are none.
     """
