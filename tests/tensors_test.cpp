@@ -220,7 +220,7 @@ const BadTensors bad_tensors[] = {
      "seqused_kv is set, but the problem has no seqused, so it would be ignored. Set seqused in the problem, or "
      "leave seqused_kv NULL."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.lse = nullptr; },
-     "lse is NULL; a problem with backward pass needs one number for each row and head. Set it."},
+     "lse is NULL; a problem with a backward pass needs one number for each row and head. Set it."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.grad_o.data = nullptr; },
      "grad_o.data is NULL; it has 2 x 100 x 8 x 64 elements. Point it to them."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 acc", [](fh_tensors& t) { t.grad_k.stride_seq = 64; },

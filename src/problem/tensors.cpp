@@ -82,7 +82,7 @@ std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, cons
     return text("{} is NULL; a problem with {} needs {}. Set it.", tensor.name,
                 // lse is the one without an option
                 *tensor.option ? tensor.option
-                : p.backward() ? "backward pass"
+                : p.backward() ? "a backward pass"
                                : "accumulate",
                 tensor.holds);
   return {};
