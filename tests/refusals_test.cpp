@@ -125,6 +125,8 @@ const BadProblem bad_problems[] = {
      "dtype_o is f32 and dtype is bf16; o is of another type only where k and v are 8-bit, or with accumulate. Set "
      "dtype_o to FH_USUAL; round o to the type of q, also where calls were merged in f32.",
      FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_APPEND, p.dtype_rotary = FH_F32; },
+     "dtype_rotary is f32 and rotary_dim is 0; nothing is rotated. Set rotary_dim, or dtype_rotary to FH_USUAL."},
     // R10
     {[](fh_problem& p) { p.op = FH_BACKWARD, p.dtype = FH_E4M3; },
      "dtype is e4m3 and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v.",

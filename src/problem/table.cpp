@@ -82,9 +82,9 @@ constexpr const char* backward = "backward pass";
 constexpr const char* set_backward = "op to FH_BACKWARD";
 constexpr const char* scale_values = "what the stored numbers are multiplied by";
 constexpr const char* mean_numbers = "what every row of a sequence has beside its stored numbers";
-constexpr const char* quantise = "op that quantises";
+constexpr const char* quantise = "8-bit copies";
 constexpr const char* set_quantise = "op to FH_QUANTISE";
-constexpr const char* append = "op that appends";
+constexpr const char* append = "new rows to append";
 constexpr const char* set_append = "op to FH_APPEND";
 constexpr const char* used_rows = "how many rows of each sequence count, batch numbers";
 
