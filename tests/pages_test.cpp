@@ -306,6 +306,24 @@ TEST(Append, RefusesTablesWhoseRowsOverlap) {
   }
 }
 
+TEST(Append, RefusesTheStartsOfKeysBesideThoseOfQueries) {
+  for (const char* const cache : {"", " page16 pages9"}) {
+    const Problem p = problem_of(text("append bf16 b2 hq1 hkv1 sq3 skv64 d64 varlen tq4{}", cache));
+    fh_tensors t = tensors_of(p);
+    t.o = t.v = {};
+    t.lse = nullptr;
+    t.q_out = {somewhere<void>(26), 4 * 64, 64, 64};
+    t.cache_k = {somewhere<void>(27), 64 * 64, 64, 64};
+    ASSERT_TRUE(bind(p, t)) << bind(p, t).failure().text;
+    t.cu_seqlens_kv = somewhere<int32_t>(7);
+    const auto views = bind(p, t);
+    ASSERT_FALSE(views);
+    EXPECT_EQ(views.failure().text,
+              "cu_seqlens_kv is set and op is FH_APPEND; cu_seqlens_q is of k and v too, and a cache is not packed. "
+              "Leave cu_seqlens_kv NULL.");
+  }
+}
+
 TEST(Append, RefusesOneRowOfTheBlockTableForAllSequences) {
   const Problem p = problem_of("append bf16 b2 hq1 hkv1 sq3 skv64 d64 page16 pages9");
   fh_tensors t = tensors_of(p);
