@@ -314,7 +314,7 @@ constexpr std::array others{
            .elsewhere = "only the forward pass reads pages. Copy k and v to dense tensors, or set op to FH_FORWARD.",
            .not_computed = of_backward | of_quantise,
            .support = "K and V in pages (page_size, block_table)",
-           .python = {.torch = "block_table"},
+           .python = {.torch = "block_table", .jax = "block_table"},
            .sentence = "rows of a page of the pool that k and v are in; 0 is no pages"},
     Option{.name = "pages",
            .field = Place{&fh_problem::pages, &Problem::pages},
