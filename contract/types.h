@@ -128,10 +128,10 @@ constexpr int smem_bytes_per_cta = 232448;  // 227 KiB, what sm_90 gives one CTA
 constexpr int smem_bytes_of_half = 115712;  // and each of two: half of its 228 KiB, less 1 KiB that each CTA costs
 constexpr int smem_bytes_alone = smem_bytes_of_half + 128;  // no second CTA of a launch that asks for it finds room
 
-// Tiles in shared memory are made of panels, whose rows are rows of the 128-byte swizzle. 96 columns of a 2-byte type
-// take two.
-constexpr int panel_row_bytes = 128;
-constexpr int panel_columns = panel_row_bytes / 2;
-constexpr int panels(int dim, int bytes = 2) { return (dim * bytes + panel_row_bytes - 1) / panel_row_bytes; }
+// Tiles in shared memory are made of swizzle atoms, whose rows are rows of the 128-byte swizzle. 96 columns of a 2-byte
+// type take two.
+constexpr int atom_row_bytes = 128;
+constexpr int atom_columns = atom_row_bytes / 2;
+constexpr int atoms(int dim, int bytes = 2) { return (dim * bytes + atom_row_bytes - 1) / atom_row_bytes; }
 
 }  // namespace froghopper

@@ -8,8 +8,8 @@
 //           send each other these halves in fp32, and then both have all of S and dP, bit for bit the same. From there
 //           on nobody needs the other: each CTA has the gradients of its columns.
 // Roles     Dispatcher, QLoader, GradOLoader, DqOrderWaiter, DqOrderSignaller, GradV and GradK as in by_keys.cuh. GradV
-//           has S^T, the weights, grad_v; GradK has dP^T, dS, grad_k. Of grad_q, whose columns are 3 or 4 panels in a
-//           CTA, each adds half, in two steps: first a panel, then what is left.
+//           has S^T, the weights, grad_v; GradK has dP^T, dS, grad_k. Of grad_q, whose columns are 3 or 4 swizzle atoms
+//           in a CTA, each adds half, in two steps: first a swizzle atom, then what is left.
 //           Registers of a thread: 24 in warpgroup 0, 240 of a consumer.
 // Order     as backward.cuh
 // Overlap   GradV runs ahead, and grad_q is multiplied one iteration late, as in by_keys.cuh. While a consumer waits

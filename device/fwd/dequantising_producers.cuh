@@ -217,7 +217,7 @@ struct Dequantiser {
                                              tile::SharedTile<Rows, Cols>& to) const {
     using From8 = tile::SharedTile<Rows, Cols, 1>;
     using To16 = tile::SharedTile<Rows, Cols>;
-    constexpr int of_panel = Rows / 8 / warps, blocks = To16::panels * of_panel;
+    constexpr int of_atom = Rows / 8 / warps, blocks = To16::atoms * of_atom;
     constexpr int ahead =
         blocks < Kernel::Registers::dequantised_ahead ? blocks : Kernel::Registers::dequantised_ahead;
     const ptx::u32 unit = lane() % 4, row = lane() / 8 ^ (lane() & 4 ? 5 : 0), first = warp * (Rows / warps) + row;
@@ -227,15 +227,15 @@ struct Dequantiser {
     const ptx::u32 to_odd = to.row(0, first) + to.unit(2 * unit + 1, row);
     ptx::u32 x[ahead][4];
     const auto load = [&](int block) {
-      const int panel = block / of_panel, down = block % of_panel * 8 * panel_row_bytes;
-      ptx::ld_shared_v4(x[block % ahead], from_row[panel % 2] + panel / 2 * From8::panel_bytes + down);
+      const int atom = block / of_atom, down = block % of_atom * 8 * atom_row_bytes;
+      ptx::ld_shared_v4(x[block % ahead], from_row[atom % 2] + atom / 2 * From8::atom_bytes + down);
     };
 #pragma unroll
     for (int block = 0; block < ahead; ++block) load(block);
 #pragma unroll
     for (int block = 0; block < blocks; ++block) {
       const auto& y = x[block % ahead];
-      const int down = block / of_panel * To16::panel_bytes + block % of_panel * 8 * panel_row_bytes;
+      const int down = block / of_atom * To16::atom_bytes + block % of_atom * 8 * atom_row_bytes;
       dequantise_and_store(to_even + down, y[0], y[1]);
       dequantise_and_store(to_odd + down, y[2], y[3]);
       if (block + ahead < blocks) load(block + ahead);

@@ -29,7 +29,7 @@
 
 namespace froghopper::fwd {
 
-// A quad has two rows of Q, `row` and `row + 8`; a lane reads 16 bytes of each half of a row of a panel.
+// A quad has two rows of Q, `row` and `row + 8`; a lane reads 16 bytes of each half of a row of a swizzle atom.
 template <class Tile>
 struct RowsOfQuad {
   // halves: the shared addresses of this lane's 16 bytes, one in either half of the row. Odd rows take the second half
@@ -42,9 +42,9 @@ struct RowsOfQuad {
     halves[0] = tile.row(0, row) + Tile::unit(lane % 4 + 4 * (row & 1), row % 8);
     halves[1] = tile.row(0, row) + Tile::unit(lane % 4 + 4 * (1 - (row & 1)), row % 8);
   }
-  // half: 0 or 1 are those of panel 0, 2 and 3 those of panel 1.
+  // half: 0 or 1 are those of swizzle atom 0, 2 and 3 those of swizzle atom 1.
   __device__ __forceinline__ ptx::u32 at(int half, bool bottom) const {
-    return halves[half % 2] + half / 2 * Tile::panel_bytes + (bottom ? 8 * Tile::panel_row_bytes : 0);
+    return halves[half % 2] + half / 2 * Tile::atom_bytes + (bottom ? 8 * Tile::atom_row_bytes : 0);
   }
 };
 
@@ -54,7 +54,7 @@ __device__ __forceinline__ int largest_exponent(const RowsOfQuad<Tile>& rows, bo
   ptx::u32 x[4];
   ptx::u32 most = 0;  // the largest of either half, without its sign: as integers such numbers have the same order
 #pragma unroll
-  for (int half = 0; half < 2 * Tile::panels; ++half) {
+  for (int half = 0; half < 2 * Tile::atoms; ++half) {
     ptx::ld_shared_v4(x, rows.at(half, bottom));
 #pragma unroll
     for (const ptx::u32 two : x) most = ptx::max_u16x2(most, two & 0x7fff7fff);
@@ -76,7 +76,7 @@ template <class Tile>
 __device__ __forceinline__ void bf16_row_to_f16(const RowsOfQuad<Tile>& rows, bool bottom, float shift) {
   ptx::u32 x[4];
 #pragma unroll
-  for (int half = 0; half < 2 * Tile::panels; ++half) {
+  for (int half = 0; half < 2 * Tile::atoms; ++half) {
     ptx::ld_shared_v4(x, rows.at(half, bottom));
 #pragma unroll
     for (ptx::u32& two : x) {
@@ -114,25 +114,25 @@ template <class From, int Rows, int Cols>
 __device__ __forceinline__ void fp8_to_f16(tile::SharedTile<Rows, Cols>& q) {
   using To = tile::SharedTile<Rows, Cols>;
   using Stored = tile::SharedTile<Rows, Cols, 1>;
-  static_assert(Stored::panel_bytes == To::panel_bytes);
+  static_assert(Stored::atom_bytes == To::atom_bytes);
   const ptx::u32 lane = ptx::thread_here() % 32, first = ptx::thread_here() / 32 % 4 * 16 + lane / 4;
 #pragma unroll
   for (int bottom = 0; bottom < 2; ++bottom) {
     const ptx::u32 row = first + 8 * bottom, address = q.row(0, row);
-    ptx::u32 x[2 * Stored::panels][4];
+    ptx::u32 x[2 * Stored::atoms][4];
 #pragma unroll
-    for (int half = 0; half < 2 * Stored::panels; ++half)
+    for (int half = 0; half < 2 * Stored::atoms; ++half)
       ptx::ld_shared_v4(x[half],
-                        address + half / 2 * Stored::panel_bytes + Stored::unit(half % 2 * 4 + lane % 4, row % 8));
+                        address + half / 2 * Stored::atom_bytes + Stored::unit(half % 2 * 4 + lane % 4, row % 8));
     __syncwarp();
 #pragma unroll
-    for (int half = 0; half < To::panels; ++half)  // a half of a panel of 128 columns is a panel of 64
+    for (int half = 0; half < To::atoms; ++half)  // half of a stored atom, 64 of its columns, is an atom of To
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const ptx::u32 low = x[half][2 * i], high = x[half][2 * i + 1];
         const ptx::u32 wide[4] = {ptx::cvt_f16x2<From>(low, false), ptx::cvt_f16x2<From>(low, true),
                                   ptx::cvt_f16x2<From>(high, false), ptx::cvt_f16x2<From>(high, true)};
-        ptx::st_shared_v4(address + half * To::panel_bytes + To::unit(lane % 4 * 2 + i, row % 8), wide);
+        ptx::st_shared_v4(address + half * To::atom_bytes + To::unit(lane % 4 * 2 + i, row % 8), wide);
       }
   }
 }
