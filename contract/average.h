@@ -41,7 +41,7 @@ enum class Averaging : int { sum, divide };
 // k or v. Sequence s and head h have mean number first_mean + s heads + h.
 struct AveragedTensor {
   StridedTensor from;  // bytes; of packed ones batch is 0
-  float* mean;         // written: a number a column
+  float* mean;         // written: one value for each column
   long long mean_batch, mean_head;
   const int *cu, *used;  // as RaggedParams
   int rows;              // of a sequence; packed: of the longest

@@ -35,7 +35,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("alibi", v.score_mods.alibi);
 }
 
-// What comes before it: one number for every query row, and zeros to add to.
+// What comes before it: one value for every query row, and zeros to add to.
 struct DeltaVariant {
   Dtype dtype;
   int dim_v;  // columns of a row, rounded up to 64, 128, 256 or 512: a lane takes 8 of them, or twice 8

@@ -96,7 +96,7 @@ constexpr int fwd_promotion_tiles(FwdVariant v) {
 // fourth tile. Measured: docs/experiments/0026.
 constexpr int promotion_slices(int dim_v, bool masked) { return dim_v > 192 && !masked ? 4 : 1; }
 constexpr int fwd_promotion_slices(FwdVariant v) { return promotion_slices(v.dims.v, v.mask != Mask::none); }
-// fp32 numbers of one consumer's sum: for each thread what counts for its two rows, a header of 4 for each slice of O,
+// fp32 values of one consumer's sum: for each thread what counts for its two rows, a header of 4 for each slice of O,
 // and its values of O.
 constexpr int fwd_sums_headers(FwdVariant v) { return fwd_fp8_mma(v) ? fwd_promotion_slices(v) : 1; }
 constexpr int fwd_sums_floats(FwdVariant v) { return warpgroup * (4 * fwd_sums_headers(v) + fwd_columns(v) / 2); }

@@ -5,7 +5,7 @@
 
 namespace froghopper {
 
-// What a launch does with a tile's largest number.
+// What a launch does with a tile's largest value.
 enum class Scaling : int {
   own,     // makes the tile's scale of it
   look,    // writes it to the workspace, and nothing else

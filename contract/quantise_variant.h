@@ -27,14 +27,14 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 
 constexpr int quantise_threads = quantise_rows / 16 * 32;  // a warp has 16 rows, as mma takes them
 
-// A thread's quarter of two rows is dim / 2 numbers in registers: 3, 2 or 1 CTAs of an SM. Together they have as many
+// A thread's quarter of two rows is dim / 2 values in registers: 3, 2 or 1 CTAs of an SM. Together they have as many
 // tiles on their way from memory that its bandwidth is used while they compute.
 constexpr int quantise_ctas_per_sm(QuantiseVariant v) { return v.dim <= 64 ? 3 : v.dim <= 128 ? 2 : 1; }
 constexpr int quantise_stages(QuantiseVariant v) { return v.dim <= 64 ? 4 : 3; }
 constexpr int quantise_known_tiles =
     8;  // tiles whose addresses are in shared memory (Tile, device/quantise/tiles.cuh)
 
-// Bytes of shared memory: tiles on their way, the rotation's matrices, a number a warp, addresses of tiles.
+// Bytes of shared memory: tiles on their way, the rotation's matrices, one value for each warp, addresses of tiles.
 constexpr int quantise_tile_bytes(QuantiseVariant v) { return quantise_rows * v.dim * size_of(v.from); }
 constexpr int quantise_matrix_bytes(QuantiseVariant v) { return v.dim / 16 * 32 * 16; }
 constexpr int quantise_known_bytes = quantise_known_tiles * 80 + 48;  // as many of Tile, and Walk

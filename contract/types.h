@@ -20,7 +20,7 @@ constexpr int size_of(Dtype t) {
   return 0;
 }
 
-constexpr bool is_8_bit(Dtype t) { return size_of(t) == 1; }  // numbers that a scale goes with
+constexpr bool is_8_bit(Dtype t) { return size_of(t) == 1; }  // values that have a scale
 
 constexpr Dtype dtypes[] = {Dtype::f16, Dtype::bf16, Dtype::f32, Dtype::e4m3, Dtype::e5m2};
 

@@ -52,7 +52,7 @@ struct Append {
   }
 
  private:
-  using Numbers = float[pieces][append_piece];
+  using Values = float[pieces][append_piece];
 
   struct Head {
     const char* from = nullptr;  // null: there is none, or it has no place
@@ -118,7 +118,7 @@ struct Append {
     return static_cast<char*>(of.data) + batch * of.batch + row * of.row + head * of.head;
   }
 
-  // Eight numbers of a table, or four: as they lie in memory.
+  // Eight values of a table, or four: as they lie in memory.
   struct Raw {
     uint4 low, high;
   };
@@ -197,7 +197,7 @@ struct Append {
                                const Columns& columns) {
     const RotaryParams& rotary = params.rotary;
     const bool in_pairs = head.in_pairs();
-    Numbers x, y;
+    Values x, y;
 #pragma unroll
     for (int piece = 0; piece < pieces; ++piece) {
       to_floats(columns.mine[piece], x[piece]);
@@ -242,7 +242,7 @@ struct Append {
     return value;
   }
 
-  static __device__ float sum_of_squares(int lanes_of_head, const Numbers& x) {
+  static __device__ float sum_of_squares(int lanes_of_head, const Values& x) {
     float sum = 0.f;
 #pragma unroll
     for (int piece = 0; piece < pieces; ++piece)
@@ -279,8 +279,8 @@ struct Append {
     for (int i = 0; i < append_piece; ++i) x[i] = x[i] * cos[i] + y[i] * (first_half ? -sin[i] : sin[i]);
   }
 
-  // What the row is divided by. Its own follows from its largest number.
-  static __device__ float scale_of(const AppendParams& params, const Head& head, const Numbers& x) {
+  // What the row is divided by. Its own follows from its largest value.
+  static __device__ float scale_of(const AppendParams& params, const Head& head, const Values& x) {
     if constexpr (!narrows) return 1.f;
     if (!params.own_scales) return head.scale ? *head.scale : 1.f;
     float largest = 0.f;

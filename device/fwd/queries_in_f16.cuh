@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: Q becomes f16, in its place, to be multiplied by 8-bit K as f16.
 //
-// bf16: two numbers of K become f16 by one instruction, bf16 by four. Each row of Q is multiplied by the power of two
-// that brings its largest number to [2^15, 2^16), and its scores by the inverse. The 8 bits of a bf16 number are exact
+// bf16: two values of K become f16 by one instruction, bf16 by four. Each row of Q is multiplied by the power of two
+// that brings its largest value to [2^15, 2^16), and its scores by the inverse. The 8 bits of a bf16 value are exact
 // then down to 2^-32 of the largest one, and what is smaller is off by 2^-40 of that at most: far below what a sum in
 // fp32 keeps.
 // 8 bits: exactly. Rows of a PackGQA tile are of several heads and have their scales.
@@ -48,11 +48,11 @@ struct RowsOfQuad {
   }
 };
 
-// Biased by 127: of the largest number of one of a quad's rows.
+// Biased by 127: of the largest value of one of a quad's rows.
 template <class Tile>
 __device__ __forceinline__ int largest_exponent(const RowsOfQuad<Tile>& rows, bool bottom) {
   ptx::u32 x[4];
-  ptx::u32 most = 0;  // the largest of either half, without its sign: as integers such numbers have the same order
+  ptx::u32 most = 0;  // the largest of either half, without its sign: as integers such values have the same order
 #pragma unroll
   for (int half = 0; half < 2 * Tile::atoms; ++half) {
     ptx::ld_shared_v4(x, rows.at(half, bottom));
@@ -64,7 +64,7 @@ __device__ __forceinline__ int largest_exponent(const RowsOfQuad<Tile>& rows, bo
   return static_cast<int>(max(most >> 16, most & 0xffff)) >> 7;
 }
 
-// By what power of two a row is multiplied. Not more than leaves scores of a row of tiny numbers in the range of fp32,
+// By what power of two a row is multiplied. Not more than leaves scores of a row of tiny values in the range of fp32,
 // whose own scale is small then.
 __device__ __forceinline__ int shift_up(int exponent) {
   constexpr int top = 15, most_up = 120;
@@ -108,7 +108,7 @@ __device__ __forceinline__ attn::RowPair bf16_to_f16(Tile& q, int m_tile, int ha
   return {power_of_two(-up[0]), power_of_two(-up[1])};
 }
 
-// 8-bit numbers lie in the first half of a row's place and become 16-bit ones in all of it: they are read before any of
+// 8-bit values lie in the first half of a row's place and become 16-bit ones in all of it: they are read before any of
 // it is written.
 template <class From, int Rows, int Cols>
 __device__ __forceinline__ void fp8_to_f16(tile::SharedTile<Rows, Cols>& q) {

@@ -162,8 +162,8 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
     dtype          "float8_e4m3fn" or "float8_e5m2": what q, k and v hold where they are uint8, for want of ml_dtypes
     out_dtype      beside 8-bit k and v: the type of o, float16, bfloat16 (the usual one beside 8-bit q) or float32;
                    "bfloat16" without ml_dtypes gives its bits as uint16
-    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, what every row of a sequence has beside its stored
-                   numbers times their scales; both or none
+    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, the mean of each sequence's rows, which was
+                   subtracted before quantisation; both or none
     accumulate     (o, lse) in float32: attention over the keys of earlier calls, which becomes that over these keys
                    too, as in ring attention, and is what is returned, both whatever return_lse. Begin with o = 0 and
                    lse = -inf, or the sink. Rows that see no key stay as they are. Without sink and out

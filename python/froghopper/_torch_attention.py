@@ -138,8 +138,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, causal: bool = False,
                    scale_k and scale_v for each row, shaped as k without its columns (on a GPU beside 16-bit q). No
                    gradients
     out_dtype      beside 8-bit k and v: the type of o; None for that of q, or bfloat16 beside 8-bit q
-    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, what every row of a sequence has beside its stored
-                   numbers times their scales; both or none
+    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, the mean of each sequence's rows, which was
+                   subtracted before quantisation; both or none
     accumulate     (o, lse) in float32: attention over the keys of earlier calls, which becomes that over these keys
                    too, as in ring attention. The pair itself is returned, whatever return_lse says. Begin with o = 0
                    and lse = -inf, or the sink. Rows that see no key stay as they are. Without sink, out and gradients

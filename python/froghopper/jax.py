@@ -178,8 +178,8 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
                    scale_k and scale_v for each row, shaped as k without its columns (on a GPU beside 16-bit q). No
                    gradients
     out_dtype      beside 8-bit k and v: the type of o; None for that of q, or bfloat16 beside 8-bit q
-    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, what every row of a sequence has beside its stored
-                   numbers times their scales; both or none
+    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, the mean of each sequence's rows, which was
+                   subtracted before quantisation; both or none
 
     Everything but arrays is static. Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of
     q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, with

@@ -217,8 +217,8 @@ Attend Builder::call(fh_problem p, const Piece& first, bool with_sink, const Blo
   p.accumulate = merged;
   if (merged) p.sink = whole.sink && job.backward() && with_sink;
   const int64_t q_row = heads_q * dim_qk, o_row = heads_q * dim_v;
-  const auto own = [&](Buffer buffer, int64_t row_numbers, int64_t number) {
-    return Operand{{buffer, first.row * row_numbers * number}, rows};
+  const auto own = [&](Buffer buffer, int64_t row_values, int64_t number) {
+    return Operand{{buffer, first.row * row_values * number}, rows};
   };
   Attend a{};
   a.row = row_at(shard, first.row), a.key = key_in(block.parts, first.key);

@@ -77,10 +77,10 @@ void add_combine(Plan& plan, const Problem& p, const Tiling& tiling, const EvenS
 // What forward kernels raise begins at -inf; merged, it begins as it is.
 void add_fill(Plan& plan, int sms) {
   const Problem& p = plan.problem;
-  const int64_t numbers = p.batch * p.heads_q;
-  if (!p.max_logit || p.merges() || numbers == 0) return;
+  const int64_t values = p.batch * p.heads_q;
+  if (!p.max_logit || p.merges() || values == 0) return;
   plan.launches.push_back({.kernel = kernel_of(FillVariant{}),
-                           .grid = static_cast<int>(std::min<int64_t>(ceil_div(numbers, fill_threads), sms)),
+                           .grid = static_cast<int>(std::min<int64_t>(ceil_div(values, fill_threads), sms)),
                            .step = FillStep{},
                            .overlaps = true});
 }

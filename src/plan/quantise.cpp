@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan: one launch that quantises q, k and v; two where all rows of a sequence share a scale, the first to look for the
-// largest number. With smooth two come before them, which find the means of k and v.
+// largest value. With smooth two come before them, which find the means of k and v.
 #include "src/plan/quantise.hpp"
 
 #include <algorithm>
@@ -26,9 +26,9 @@ void add_means(Plan& plan) {
   const int64_t means = 2 * p.batch * p.heads_kv, chunks = ceil_div(p.seq_kv, average_rows);
   if (!p.smooth || means == 0) return;
   const AverageVariant v{.from = p.dtype, .dim = columns_of_tiles(p)};
-  const size_t numbers = static_cast<size_t>(means) * static_cast<size_t>(v.dim);
-  plan.workspace.column_sums = plan.workspace.take(numbers * static_cast<size_t>(chunks) * sizeof(double));
-  plan.workspace.means = plan.workspace.take(numbers * sizeof(float));
+  const size_t values = static_cast<size_t>(means) * static_cast<size_t>(v.dim);
+  plan.workspace.column_sums = plan.workspace.take(values * static_cast<size_t>(chunks) * sizeof(double));
+  plan.workspace.means = plan.workspace.take(values * sizeof(float));
   const auto add = [&](int64_t ctas, Averaging what) {
     if (ctas > 0)
       plan.launches.push_back(

@@ -66,7 +66,7 @@ const Candidate& quickest(const Problem&, std::span<const Candidate>, const Devi
 double read_us(double bytes, const Device&);          // by a kernel that does nothing else
 double combine_us(const Problem&, int64_t parts);     // the launch that combines parts of rows
 double dequantise_us(const Problem&, const Device&);  // the launch that gives 8-bit k and v q's type
-double numbers_of_keys(const Problem&);               // that k and v have
+double values_of_keys(const Problem&);                // that k and v have
 double part_bytes(const Problem&);                    // that one part of all rows takes
 double beside(double one_us, double other_us);        // two that hide each other in part
 

@@ -65,7 +65,7 @@ CUtensorMapDataType data_type(Element element) {
     case Element::bf16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     case Element::f32: return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
     case Element::e4m3:
-    case Element::e5m2: return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // TMA knows no smaller numbers: bytes
+    case Element::e5m2: return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // TMA knows no smaller values: bytes
     case Element::i32: return CU_TENSOR_MAP_DATA_TYPE_INT32;
     case Element::i64: return CU_TENSOR_MAP_DATA_TYPE_INT64;
   }
