@@ -18,13 +18,13 @@ struct StridedTensor {
   long long batch, head, row;  // bytes from one to the next; batch is 0 when packed
 };
 
-// One fp32 number for every query row and head.
+// One fp32 value for every query row and head.
 struct RowScalars {
   float* data;                 // may be null
   long long batch, head, row;  // elements from one to the next
 };
 
-// fp32 numbers of sequences and heads: what the numbers of an 8-bit tensor are multiplied by, or the slopes of alibi.
+// fp32 values of sequences and heads: what the elements of an 8-bit tensor are multiplied by, or the slopes of alibi.
 // batch, head, block: floats from one to the next.
 struct ScaleValues {
   const float* data;

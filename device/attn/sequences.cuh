@@ -22,7 +22,7 @@ struct KvTilesOfSequence {
   __device__ int operator()(const Lengths& lengths) const { return (lengths.seq_kv + TileRows - 1) / TileRows; }
 };
 
-// The inclusive prefix sum over the lanes of a warp: of the lanes' numbers up to this lane's.
+// The inclusive prefix sum over the lanes of a warp: of the lanes' values up to this lane's.
 __device__ inline int warp_inclusive_sum(int number) {
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {

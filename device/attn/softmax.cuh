@@ -71,7 +71,7 @@ struct Finish {
 };
 
 // Multiplied by log2(e), a large finite number may become infinite, and the difference of two infinities is NaN. So
-// it is clamped to the finite numbers. NaN stays NaN.
+// it is clamped to the finite values. NaN stays NaN.
 __device__ __forceinline__ float finite(float row_max) {
   return ptx::max_or_nan(ptx::min_or_nan(row_max, tile::largest), -tile::largest);
 }

@@ -14,7 +14,7 @@
 // Padding   rows that do not exist, and rows that attend to no key (lse = -inf), get lse = +inf and delta = 0: every
 //           weight of such a row is 2^-inf = 0. The rows of grad_o that do not exist arrive as zeros in the next
 //           kernel. The gate of a row that attends to no key, by index, is not read: its gradients are 0.
-// Shared    one number a warp, for grad_sink: summed in a fixed order, so it is the same in every run
+// Shared    one value for each warp, for grad_sink: summed in a fixed order, so it is the same in every run
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"

@@ -222,10 +222,10 @@ struct QLoader {
       smem.q_iterations[q.stage] = {q_iteration, slope};
     else
       smem.q_iterations[q.stage] = q_iteration;
-    ptx::u64* full = q.expect_bytes(smem.q_ring, Kernel::QTile::bytes + sizeof smem.rows[0].numbers);
+    ptx::u64* full = q.expect_bytes(smem.q_ring, Kernel::QTile::bytes + sizeof smem.rows[0].values);
     rows_of_q<Kernel>(params, item, head, params.ragged.q)
         .load(smem.q[q.stage], params.q, full, q_tile * V.tiles.q, column_of_cta<V>(bwd_dims_of_cta(V).qk));
-    ptx::tma_load_2d(smem.rows[q.stage].numbers, &params.rows, full, 0, tile);
+    ptx::tma_load_2d(smem.rows[q.stage].values, &params.rows, full, 0, tile);
     q.advance();
   }
 };

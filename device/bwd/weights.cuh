@@ -14,7 +14,7 @@
 
 namespace froghopper::bwd {
 
-// One number a query row, for the columns that this thread holds of a tile with queries along columns.
+// One value for each query row, for the columns that this thread holds of a tile with queries along columns.
 // Float4Interleaved: rows lie as index_of_row has them, and one load brings four. RowValues loads each
 // where it is used.
 template <bool Float4Interleaved>

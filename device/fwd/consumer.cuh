@@ -29,7 +29,7 @@
 
 namespace froghopper::fwd {
 
-// Whether P V stands between two halves of the exponentials: pv_within_softmax.cuh. With 256 columns S, P and O take
+// Whether P V stands between two halves of the exponentials: pv_within_softmax.cuh. At head dim 256 S, P and O take
 // all registers, so it stands there only in variants that need no others.
 constexpr bool pv_within_softmax(FwdVariant v) {
   const bool more = v.ragged || v.kv.smooth || v.max_logit || v.score_mods.softcap || v.score_mods.alibi ||
@@ -81,7 +81,7 @@ struct Consumer {
   // Of item i with the kv tiles 0, 1, ... last, in the order of issue (between two | products overlap):
   //   S(i, 0) | softmax | S(i, 1) P V(i, 0) | softmax | ... | S(i, last) P V(i, last - 1) | softmax |
   //   P V(i, last) S(i + 1, 0) | epilogue of i, softmax of (i + 1, 0) | ...
-  // So S is issued once more than there are tiles, and after the last item for none: nobody looks at that one.
+  // So S is issued once more than there are tiles, and after the last item for none: that one is not read.
   __device__ void run() {
     Scores s;
     Weights p;
@@ -165,7 +165,7 @@ struct Consumer {
 
   // One kv tile in steady state. Between the issue of the two products and the wait for P V lies the softmax: P V
   // runs under it, and it runs under the products of the other M tiles. K is given back after the guard, because a
-  // tile may be multiplied again; so a warp waits for V while it holds K. Where rows have scales, they lie beside K.
+  // tile may be multiplied again; so a warp waits for V while it holds K. Where rows have scales, they lie next to K.
   // Why nothing hangs: count iterations up; iteration t takes K(t) and V(t - 1). A warp that starts iteration t has
   // itself given back K(t - 1) and V(t - 2) and all before. So also for the slowest warp rings of two stages have
   // room for K(t) and V(t - 1).

@@ -2,7 +2,7 @@
 // device/fwd: the roles that move 8-bit K and V that are multiplied as f16 (fwd_dequantises_on_load). forward.cuh says
 // how the roles act together. Kernel is Forward of a variant.
 //
-// Every e4m3 and every e5m2 number is an f16 number too, so dequantising is exact, infinities and NaN included; scales
+// Every e4m3 and every e5m2 value is an f16 value too, so dequantising is exact, infinities and NaN included; scales
 // go elsewhere, K's into the factor of the scores and V's into the weights (device/attn/scaled_softmax.cuh).
 //
 // StoredLoader -- stored_ring --> Dequantisers -- k_ring, v_ring --> Consumers.
@@ -133,7 +133,7 @@ __device__ __forceinline__ void load_stored_tiles(const FwdParams& params, typen
 // Stored tiles -> stages of k_ring and v_ring, each warp an equal number of rows: two, or four where they are a
 // warpgroup of their own (fwd_dequantises_in_four_warps).
 //
-// A warp takes 8 rows and 64 columns at a time: a lane has 16 numbers, one unit of a stored row and two of a wide one.
+// A warp takes 8 rows and 64 columns at a time: a lane has 16 values, one unit of a stored row and two of a wide one.
 // The 8 lanes that shared memory serves at once have 4 units of row r and 4 of row r ^ 5. Both swizzles permute units
 // by the row: units 0 to 3 of rows that differ in bit 2, and units of one parity of rows that differ in bit 0, lie in
 // different banks, so neither load nor store meets another one there.
@@ -217,7 +217,7 @@ struct Dequantiser {
                                              tile::SharedTile<Rows, Cols>& to) const {
     using From8 = tile::SharedTile<Rows, Cols, 1>;
     using To16 = tile::SharedTile<Rows, Cols>;
-    constexpr int of_panel = Rows / 8 / warps, blocks = To16::panels * of_panel;
+    constexpr int of_atom = Rows / 8 / warps, blocks = To16::atoms * of_atom;
     constexpr int ahead =
         blocks < Kernel::Registers::dequantised_ahead ? blocks : Kernel::Registers::dequantised_ahead;
     const ptx::u32 unit = lane() % 4, row = lane() / 8 ^ (lane() & 4 ? 5 : 0), first = warp * (Rows / warps) + row;
@@ -227,22 +227,22 @@ struct Dequantiser {
     const ptx::u32 to_odd = to.row(0, first) + to.unit(2 * unit + 1, row);
     ptx::u32 x[ahead][4];
     const auto load = [&](int block) {
-      const int panel = block / of_panel, down = block % of_panel * 8 * panel_row_bytes;
-      ptx::ld_shared_v4(x[block % ahead], from_row[panel % 2] + panel / 2 * From8::panel_bytes + down);
+      const int atom = block / of_atom, down = block % of_atom * 8 * atom_row_bytes;
+      ptx::ld_shared_v4(x[block % ahead], from_row[atom % 2] + atom / 2 * From8::atom_bytes + down);
     };
 #pragma unroll
     for (int block = 0; block < ahead; ++block) load(block);
 #pragma unroll
     for (int block = 0; block < blocks; ++block) {
       const auto& y = x[block % ahead];
-      const int down = block / of_panel * To16::panel_bytes + block % of_panel * 8 * panel_row_bytes;
+      const int down = block / of_atom * To16::atom_bytes + block % of_atom * 8 * atom_row_bytes;
       dequantise_and_store(to_even + down, y[0], y[1]);
       dequantise_and_store(to_odd + down, y[2], y[3]);
       if (block + ahead < blocks) load(block + ahead);
     }
   }
 
-  // 8 numbers to 16 bytes.
+  // 8 values to 16 bytes.
   static __device__ __forceinline__ void dequantise_and_store(ptx::u32 to, ptx::u32 low, ptx::u32 high) {
     const ptx::u32 wide[4] = {ptx::cvt_f16x2<From>(low, false), ptx::cvt_f16x2<From>(low, true),
                               ptx::cvt_f16x2<From>(high, false), ptx::cvt_f16x2<From>(high, true)};

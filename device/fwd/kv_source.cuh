@@ -3,13 +3,13 @@
 // of K and V of the forward kernel ask here; the host's half is KvRows in src/problem/tensors.hpp. There are three
 // sources (KvLayout); pages and slots together are called paged:
 //
-//   rows    The rows of a sequence lie one after the other. One thread issues a TMA box for each panel of a tile (128
-//           bytes of its columns, one swizzle atom), with all rows of the tile.
+//   rows    The rows of a sequence lie one after the other. One thread issues a TMA box for each swizzle atom of a tile
+//           (128 bytes of its columns), with all rows of the tile.
 //   pages   The rows of a sequence lie in pages of a pool, and a block table names the pages (PagedAttention, Kwon et
 //           al. 2023). A box has PageParams::box rows, which divides both the page and the tile, so that no box leaves
-//           its page. A warp loads a tile; a box of rows is a lane's, which issues one load for each panel of it. The
-//           lanes' loads are issued one after the other, some 80 cycles each. A box may begin at any row of the tile in
-//           shared memory: TMA swizzles by the shared address.
+//           its page. A warp loads a tile; a box of rows is a lane's, which issues one load for each swizzle atom of
+//           it. The lanes' loads are issued one after the other, some 80 cycles each. A box may begin at any row of the
+//           tile in shared memory: TMA swizzles by the shared address.
 //   slots   Pages of which less than 8 rows follow each other, down to single rows. A warp copies the rows by
 //           cp.async, 16 bytes a lane, and swizzles them itself. Whoever multiplies them needs a proxy fence first:
 //           fence_for_wgmma().
@@ -142,9 +142,9 @@ struct KvSource<V, Side, KvLayout::paged_tma> {
       const int row = first + lane() * params.pages.box - begin;
       if (static_cast<unsigned>(row) < V.tiles.kv)
 #pragma unroll
-        for (int i = 0; i < Tile::panels; ++i)
-          ptx::tma_load_5d(tile.panel(i) + row * panel_row_bytes, map(), full, i * Tile::panel_columns,
-                           map_rows - here, head, end, map_rows);
+        for (int i = 0; i < Tile::atoms; ++i)
+          ptx::tma_load_5d(tile.atom(i) + row * atom_row_bytes, map(), full, i * Tile::atom_columns, map_rows - here,
+                           head, end, map_rows);
       if (first <= begin) return;
       first -= 32 * params.pages.box;
       hold(next_page);
@@ -172,8 +172,8 @@ struct KvSource<V, Side, KvLayout::paged_tma> {
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvLayout::paged_cp_async> {
   static constexpr int groups = (V.tiles.kv + 31) / 32;  // of 32 rows
-  static constexpr int units = panels(Side == KvSide::k ? V.dims.qk : V.dims.v, size_of(V.kv.dtype)) * 8;  // of a row
-  static constexpr int together = units < 32 ? 32 / units : 1;                                             // rows
+  static constexpr int units = atoms(Side == KvSide::k ? V.dims.qk : V.dims.v, size_of(V.kv.dtype)) * 8;  // of a row
+  static constexpr int together = units < 32 ? 32 / units : 1;                                            // rows
   static constexpr int copies = (units + 31) / 32;  // of a lane, of a row
   static_assert(8 % together == 0, "the swizzle repeats after 8 rows");
 
@@ -192,7 +192,7 @@ struct KvSource<V, Side, KvLayout::paged_cp_async> {
 
   template <class Tile>
   __device__ void load(Tile& tile, ptx::u64* full, int kv_tile) {
-    static_assert(Tile::panels * 8 == units);
+    static_assert(Tile::atoms * 8 == units);
     const ptx::u32 to = tile.row(unit() / 8, row_of_lane());
 #pragma unroll
     for (int i = 0; i < groups; ++i) {
@@ -207,12 +207,12 @@ struct KvSource<V, Side, KvLayout::paged_cp_async> {
       for (int j = 0; j < 32 && 32 * i + j < V.tiles.kv; j += together) {
         const int granule = __shfl_sync(~0u, my_granule, j + row_of_lane());
         const char* const from = columns + granule * static_cast<long long>(granule_bytes());
-        const ptx::u32 row = to + (32 * i + j) * panel_row_bytes + Tile::unit(unit() % 8 ^ row_of_lane(), j % 8);
+        const ptx::u32 row = to + (32 * i + j) * atom_row_bytes + Tile::unit(unit() % 8 ^ row_of_lane(), j % 8);
 #pragma unroll
         for (int copy = 0; copy < copies; ++copy) {
           if (together * units % 32 != 0 && unit() + 32 * copy >= units) break;  // no column is left for this lane
           const bool zeros = !(rows >> j & 1) || (unit() + 32 * copy) * 16 >= bytes();
-          ptx::cp_async_16(row + 4 * copy * Tile::panel_bytes, from + 512 * copy, zeros);
+          ptx::cp_async_16(row + 4 * copy * Tile::atom_bytes, from + 512 * copy, zeros);
         }
       }
     }

@@ -96,7 +96,7 @@ __device__ float o_scale_of(const FwdParams& params, const WorkItem& item) {
   return scale_of_values<V>(params, item, item.kv.first());
 }
 
-// What a tile's numbers are multiplied by, read a tile ahead: the answer comes while there is no room.
+// What a tile's values are multiplied by, read a tile ahead: the answer comes while there is no room.
 template <FwdVariant V>
 struct ScalesAhead {
   float o_scale, k, v;

@@ -45,7 +45,7 @@ int64_t stride_bytes(const View& v, int64_t elements, int64_t extent) {
   return extent <= 1 || v.empty() ? alignment : elements * size_of(v.element);
 }
 
-int columns_of_panel(const View& v) { return panel_row_bytes / size_of(v.element); }
+int columns_of_atom(const View& v) { return atom_row_bytes / size_of(v.element); }
 
 uint64_t at_least_one(int64_t extent) { return static_cast<uint64_t>(std::max<int64_t>(1, extent)); }
 
@@ -65,7 +65,7 @@ CUtensorMapDataType data_type(Element element) {
     case Element::bf16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     case Element::f32: return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
     case Element::e4m3:
-    case Element::e5m2: return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // TMA knows no smaller numbers: bytes
+    case Element::e5m2: return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // TMA knows no smaller values: bytes
     case Element::i32: return CU_TENSOR_MAP_DATA_TYPE_INT32;
     case Element::i64: return CU_TENSOR_MAP_DATA_TYPE_INT64;
   }
@@ -94,7 +94,7 @@ Result<MapShape> fixed_shape(const Named& tensor, int rows, const void* stand_in
   set(shape, {at_least_one(v.dim), at_least_one(v.seq), at_least_one(v.heads), at_least_one(v.batch)},
       {stride_bytes(v, v.stride_seq, v.seq), stride_bytes(v, v.stride_head, v.heads),
        stride_bytes(v, v.stride_batch, v.batch)},
-      columns_of_panel(v), rows);
+      columns_of_atom(v), rows);
   return shape;
 }
 
@@ -135,7 +135,7 @@ Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_i
   shape.address = v.empty() ? stand_in : v.data;
   shape.granules = {.batch = static_cast<int>(step), .row = static_cast<int>(row_granules)};
   set(shape, {at_least_one(v.dim), map_rows, at_least_one(v.heads), any_extent, any_extent},
-      {row, stride_bytes(v, v.stride_head, v.heads), bytes, wrap_bytes - row}, columns_of_panel(v), rows);
+      {row, stride_bytes(v, v.stride_head, v.heads), bytes, wrap_bytes - row}, columns_of_atom(v), rows);
   return shape;
 }
 
