@@ -49,9 +49,10 @@
 //                                                                   4 C + 2; FP8 MMAs 4 C + 3; variants that dequantise
 //                                                                   on load 4 C + 3, with a warpgroup for that 4 C + 5,
 //                                                                   and with two StoredLoaders 4 C + 6
-//           q_ring          bytes                                   one per Consumer warp, after its last S; where O
-//                                                                   leaves through Q's stage, after O has left, in the
-//                                                                   next item's first iteration (consumer_q.cuh)
+//           q_ring          bytes                                   one per Consumer warp, after the item's last S;
+//                                                                   with OStore::through_q in the next item's first
+//                                                                   iteration, after TMA has read O from the stage
+//                                                                   (consumer_q.cuh)
 //           k_ring, v_ring  bytes; slots: 33 (kv_source.cuh); V     one per Consumer warp
 //                           that is transposed, K and V that are
 //                           dequantised: one per warp that does it
