@@ -23,7 +23,8 @@ struct Order {
   int section;        // pairs handed out together, so that their K and V stay in L2
   int in_sections;    // pairs [0, in_sections) come by such sections, the others together; ragged: of whole sequences
   int tail;           // lightest q tiles of every pair, handed out last, over all pairs together
-  int late_tiles;     // in an item of this many kv tiles or more, the next one is drawn when few K loads are left
+  int late_tiles;     // items of at least this many kv tiles draw the next one late, when few of their K loads are
+                      // still to be issued; shorter ones draw it at once
   bool operator==(const Order&) const = default;
 };
 
