@@ -62,6 +62,8 @@ struct FinalEpilogue {
     else
       store_o<V>(params, addresses, o, half);
     if (fwd_sharers(V) > 1 && half > 0) return;
+    // All four lanes of a quad have read the old lse in sinks(), and only its first lane writes the new one.
+    if constexpr (V.merges_lse) __syncwarp();
     store_lse(top, bottom);
   }
 
