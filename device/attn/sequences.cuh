@@ -39,6 +39,8 @@ __device__ inline int warp_inclusive_sum(int number) {
 // The sequences from number in_sections on, which lie in one group of 32, come together: tile by tile, the heaviest
 // tiles of all of them first (of_those_together).
 // Items are tiles of queries or of keys. They weigh as much as there are rows on the other side, which give the rank.
+// Items of all sequences and heads, and a number past the last one for each CTA, fit an int: the planner refuses
+// problems that may have more (items_max, src/plan/both_passes.hpp).
 template <TilesOf Side, class Count>
 struct Sequences {
   const RaggedParams& ragged;
