@@ -13,7 +13,7 @@
 //   row error       2 e + u                the same, relative to the row
 //   lse error       2 e + (8 + D/16) u32   scale, maximum, exponential, sum, logarithm, to base 2 and back are 7
 //                                          roundings in fp32, and sums of positive values lose less than one more.
-//                                          A tensor core adds the D columns of a score 16 at a time and cuts each sum
+//                                          A tensor core adds the D products of a score 16 at a time and cuts each sum
 //                                          off, by 0 to 2 u32 of the score: u32 on average.
 //                                          Softcap c adds 8 c u32: tanh x = 1 - 2 / (e^2x + 1) there, where argument,
 //                                          power, reciprocal and difference lose up to 2 u32 of 1 each.

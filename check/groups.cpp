@@ -12,8 +12,8 @@ namespace froghopper::check {
 
 namespace {
 
-// Pairs of a query and a key that it sees, times columns: the oracle goes through 3e8 in a second of one core. One
-// group may be large; of several, as many as fit into half a second.
+// Pairs of a query and a key that it attends to, times the head dim: the oracle goes through 3e8 in a second of one
+// core. One group may be large; of several, as many as fit into half a second.
 constexpr double most_products = 1e9, enough_products = 1.5e8;
 
 double products(const Problem& p, const Views& views, const Group& group) {

@@ -21,7 +21,7 @@ struct EightBitParams {
 struct MeansParams {
   ScaleValues k, v;  // one value for each column; no blocks
   StridedTensor q;
-  int dim_qk;  // columns of Q in memory
+  int dim_qk;  // head dim of Q in memory
 };
 
 // Paged variants only: those with pages and those with slots (contract/types.h, KvLayout). Row r of sequence b is row
@@ -56,7 +56,7 @@ struct FwdParams {
   const float* sink;          // [heads_q], natural units; may be null
   int heads_q, heads_per_kv;  // heads_per_kv = heads_q / heads_kv
   int seq_q, seq_kv;          // rows of a sequence; ragged: an upper bound on both
-  int dim_v;                  // columns of O in memory, at most the tile's
+  int dim_v;                  // head dim of O in memory, at most the tile's
   MaskParams mask;
   // Softmax scale x log2(e); with softcap: softcap x log2(e). At least the smallest positive fp32 value, so that a
   // score of -inf stays -inf: kernels must not flush such values to 0 (-ftz).

@@ -37,7 +37,7 @@ constexpr bool rotation_flips(unsigned int seed, int column) {
 
 // Whether the entry of the Hadamard matrix is -1.
 constexpr bool hadamard_flips(int i, int j) {
-  unsigned int both = static_cast<unsigned int>(i & j);  // 256 columns at most: 8 bits
+  unsigned int both = static_cast<unsigned int>(i & j);  // the head dim is at most 256: 8 bits
   both ^= both >> 4;
   both ^= both >> 2;
   return ((both ^ both >> 1) & 1) != 0;

@@ -11,7 +11,7 @@ namespace froghopper {
 struct QuantiseVariant {
   Dtype from;   // of q, k and v
   Dtype to;     // of what is written; picks the conversion
-  int dim;      // columns of the tiles: they size a thread's registers and shared memory
+  int dim;      // head dim of the tiles: it sizes a thread's registers and shared memory
   bool smooth;  // the means of k and v are taken out of their rows
 
   bool operator==(const QuantiseVariant&) const = default;
@@ -46,7 +46,8 @@ constexpr int quantise_smem_bytes(QuantiseVariant v) {
 constexpr const char* why_invalid(QuantiseVariant v) {
   if (v.from != Dtype::f16 && v.from != Dtype::bf16) return "q, k and v are f16 or bf16 here";
   if (v.to != Dtype::e4m3 && v.to != Dtype::e5m2) return "what is written is e4m3 or e5m2";
-  if (v.dim != 64 && v.dim != 128 && v.dim != 192 && v.dim != 256) return "a tile has 64, 128, 192 or 256 columns";
+  if (v.dim != 64 && v.dim != 128 && v.dim != 192 && v.dim != 256)
+    return "the head dim of the tile is 64, 128, 192 or 256";
   return nullptr;
 }
 

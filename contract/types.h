@@ -94,14 +94,14 @@ constexpr const char* name_of(SplitKv split) {  // "": a kernel without does not
   return "";
 }
 
-// What becomes of scores before the softmax, beside the mask: device/fwd/score_mod.cuh, device/bwd/score_mod.cuh.
+// Score modifications, which come before the mask and the softmax: device/fwd/score_mod.cuh, device/bwd/score_mod.cuh.
 struct ScoreMods {
   bool softcap;  // they pass through tanh
   bool alibi;    // they fall with the distance of the keys
   bool operator==(const ScoreMods&) const = default;
 };
 
-// Columns of the tiles of Q and K, and of V and O. Fewer columns in memory are filled up with zeros by TMA.
+// Head dims of the tiles: of Q and K, and of V and O. TMA fills up smaller head dims in memory with zeros.
 struct Dims {
   int qk, v;
   bool operator==(const Dims&) const = default;
@@ -117,7 +117,7 @@ struct Tiles {
 // Rows of a sequence that share a scale, in 8-bit Q, K and V where not all rows do. Tiles are cut so that one scale is
 // enough for each.
 constexpr int scale_block = 128;
-// Whether tiles of so many keys do. The smallest are for head dims above 256, and for 256 beside scales of rows.
+// Whether tiles of so many keys do. The smallest are for head dims above 256, and for 256 with scales of rows.
 constexpr bool in_scale_block(int keys) {
   return keys == scale_block || keys == scale_block / 2 || keys == scale_block / 4;
 }

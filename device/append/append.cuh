@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// New rows of k and v -> their rows in a cache, normed, rotated and in 8 bits where that is asked for; and q beside
+// New rows of k and v -> their rows in a cache, normed, rotated and in 8 bits where that is asked for; and q with
 // them. It moves bytes: what is computed hides behind that.
 //
-// Work      a group of lanes has some heads of a row, in q, k and v: 8 columns a lane; 512 columns in two pieces
+// Work      a group of lanes has some heads of a row, in q, k and v: 8 columns a lane; head dim 512 in two pieces
 // Roles     all alike; 5 CTAs an SM, or 3 where rows are in two pieces, share its registers (append_ctas_per_sm)
 // Order     rows one after the other, the groups of a row side by side: neighbours in memory where these are one tensor
 // Overlap   where a row is and its angles are read once for all its heads of a group. The columns of the next heads
@@ -259,7 +259,7 @@ struct Append {
     for (int i = 0; i < append_piece; ++i) x[i] *= weights ? factor * of_columns[i] : factor;
   }
 
-  // y: the other columns of the pairs, where these are not beside each other.
+  // y: the other columns of the pairs, where these are not next to each other.
   static __device__ void rotate(const RotaryParams& rotary, int column, const Raw& raw_cos, const Raw& raw_sin,
                                 const float (&y)[append_piece], float (&x)[append_piece]) {
     float cos[append_piece], sin[append_piece];

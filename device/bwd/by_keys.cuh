@@ -11,7 +11,7 @@
 //           Dispatcher draws the tickets and tells the other's.
 //           GradV      warpgroup 1: S^T, the weights, grad_v, the first share of grad_q
 //           GradK      warpgroup 2: dP^T, dS, grad_k, the second share of grad_q
-//           Registers of a thread: 24 in warpgroup 0 and 240 of a consumer with 256 columns, else 40 and 232.
+//           Registers of a thread: 24 in warpgroup 0 and 240 of a consumer at head dim 256, else 40 and 232.
 //           Both multiply 64 x 64 scores and 64 x dim gradients, so their work is equal; the weights go from one to
 //           the other through shared memory in fp32, in the order of the registers, so that dS is as exact as in
 //           backward.cuh.
@@ -38,7 +38,7 @@
 //           GradV waits for loads, for an empty stage and for dS of the iteration before. GradK waits for loads, for
 //           weights of this iteration, for the peer to have read its weights of this iteration, and for dS of the
 //           iteration before. Before GradK of iteration t releases the peer's stage or copies its dS, it has waited for
-//           two things of the other CTA alone: its dS of t - 1, and that dS of t - 2 has arrived there. So the waits
+//           only two things of the other CTA: its dS of t - 1, and that dS of t - 2 has arrived there. So the waits
 //           form no cycle.
 //           Named barrier 1: GradK's warps, before they store dS over the weights and before dS is copied.
 // Shared    k | k of the peer's keys | v | q[stages] | grad_o[stages; 3 of half the columns with two slices] | ds[2] |
@@ -74,12 +74,12 @@ struct ByKeys : TwoCtas<V> {
       typename Base::ItemRing, typename Base::KTile, typename Base::KvRing, typename Base::QRing,
       typename Base::QTile, typename Base::Scores, typename Base::VTile;
   using PeerKTile = tile::SharedTile<keys, bwd_consumers * atom_columns>;  // a swizzle atom for each share of grad_q
-  // 256 columns take every register there is: a thread has 128 of a gradient, 64 of scores and dP, 32 of grad_q.
+  // Head dim 256 takes every register there is: a thread has 128 of a gradient, 64 of scores and dP, 32 of grad_q.
   static constexpr int producer_registers = V.dims.qk == 256 ? 24 : 40;
   static constexpr int consumer_registers = V.dims.qk == 256 ? 240 : 232;
 
-  // Columns of grad_q. Of 256 each consumer of each CTA has a swizzle atom; of 192 each GradV has one, each GradK half
-  // of the third.
+  // Columns of grad_q. At head dim 256 each consumer of each CTA has a swizzle atom; at 192 each GradV has one, and
+  // each GradK has half of the third.
   static constexpr bool whole_atoms = V.dims.qk == 256;
   static constexpr Share share_of_grad_v = {0, atom_columns, whole_atoms ? 2 * atom_columns : atom_columns};
   static constexpr Share share_of_grad_k = whole_atoms ? Share{atom_columns, atom_columns, 2 * atom_columns}

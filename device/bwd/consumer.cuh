@@ -242,7 +242,7 @@ struct Consumer {
 
   // Of the iteration before.
   __device__ __forceinline__ void add_dq(const DqPiece& dq) {
-    // Of 96 columns, this warp's may be none.
+    // At head dim 96 this warp may have none.
     if (!transposed || number * m_tile_rows + threadIdx.x / 32 % 4 * 16 < V.dims.qk)
       dq_sum.add(dq, keeps_addresses ? dq_offset : dq_sum.offset());
   }

@@ -9,14 +9,14 @@ namespace froghopper::bwd {
 
 template <BwdVariant V>
 struct PolicyOf {
-  // With softcap and ALiBi or chunks there are no registers for lse and delta, and the tanh hides the loads; with ALiBi
-  // alone there are none for delta. Where CTAs add in order, early delta was 0.90 to 1.00 of the speed:
+  // With softcap and ALiBi or chunks there are no registers for lse and delta, and the tanh hides the loads; with
+  // only ALiBi there are none for delta. Where CTAs add in order, early delta was 0.90 to 1.00 of the speed:
   // docs/experiments/0019.
   static constexpr bool lse_is_late =
       V.tiles.q != m_tile_rows || (V.score_mods.softcap && (V.score_mods.alibi || V.mask == Mask::chunk));
   static constexpr bool delta_is_late = lse_is_late || V.deterministic || V.score_mods.alibi;
 
-  // A Consumer that stands at the proxy fence itself waits there for a tenth of its time, at 128 columns. With
+  // A Consumer that stands at the proxy fence itself waits there for a tenth of its time, at head dim 128. With
   // 128 rows and a mask it does so still, as a ProxyFencer was slower at 512 keys, and no faster in the mean:
   // docs/8-backward.md, "The proxy fence".
   static constexpr bool has_proxy_fencer =

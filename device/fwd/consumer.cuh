@@ -29,7 +29,7 @@
 
 namespace froghopper::fwd {
 
-// Whether P V stands between two halves of the exponentials: pv_within_softmax.cuh. With 256 columns S, P and O take
+// Whether P V stands between two halves of the exponentials: pv_within_softmax.cuh. At head dim 256 S, P and O take
 // all registers, so it stands there only in variants that need no others.
 constexpr bool pv_within_softmax(FwdVariant v) {
   const bool more = v.ragged || v.kv.smooth || v.max_logit || v.score_mods.softcap || v.score_mods.alibi ||

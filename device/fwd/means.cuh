@@ -7,7 +7,7 @@
 //
 // All of it comes from global memory, once an item, so it is asked for at once and while the last P V runs: a warp has
 // its 16 rows of Q and the means 4 columns a lane, and each number once. Behind the next S, where other Consumers would
-// not wait for it, there are no registers: 256 columns took 1.13 times as long.
+// not wait for it, there are no registers: head dim 256 took 1.13 times as long.
 #pragma once
 #include "contract/fields.h"
 #include "contract/fwd_params.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: O of variants with FP8 MMAs in two levels. wgmma adds FP8 products to an fp32 accumulator as if both had
 // 14 bits, and cuts off the rest, so a long sum loses 2^-14 of itself at every step. Every fwd_promotion_tiles kv tiles
-// O is added, in ordinary fp32, to a sum in the workspace, which stays in L2, and begins at 0 again. Where O has many
-// columns, these are cut into slices, which are promoted one after the other.
+// O is added, in ordinary fp32, to a sum in the workspace, which stays in L2, and begins at 0 again. At large
+// head dims O is cut into slices of columns, which are promoted one after the other.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
@@ -92,7 +92,7 @@ struct Promotion {
     const auto group = [&](int i) { return o.x + 4 * (begin + i); };
     const auto sum = [&](int i) { return sums + (headers + begin + i) * warpgroup; };
     if (!first && !moved.since(slice)) {
-      // The row maxima are still those of the header, so nothing is rescaled: L2 adds, and nobody waits for it.
+      // The row maxima are still those of the header, so nothing is rescaled: L2 adds, and no warp waits for it.
 #pragma unroll
       for (int i = 0; i < of_slice; ++i)
         ptx::red_add_v4_f32(&sum(i)->x, group(i)[0], group(i)[1], group(i)[2], group(i)[3]);

@@ -4,7 +4,7 @@
 //
 // Work      a persistent CTA takes every so many-th item; an item is a tile, 128 rows of one head of one tensor
 // Roles     8 warps, 16 rows each. A quad has rows r and r + 8 of them, a thread every fourth 16 bytes of both.
-//           The first thread also finds the addresses of tiles (Walk). 3, 2 or 1 CTAs an SM, by the columns, share its
+//           The first thread also finds the addresses of tiles (Walk). 3, 2 or 1 CTAs an SM, by the head dim, share its
 //           registers (quantise_ctas_per_sm)
 // Order     the head runs fastest, so that CTAs read neighbouring memory at a time
 // Overlap   the next tiles come by cp.async while this one is computed. It is launched without overlap with other

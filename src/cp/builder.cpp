@@ -194,9 +194,9 @@ void Builder::begin(bool with_merging, size_t first_merged) {
     }
   }
   if (!merges || rows == 0) return;
-  const int64_t columns = job.backward() ? dim_qk : dim_v;
+  const int64_t dim = job.backward() ? dim_qk : dim_v;
   if (job.rounds()) o_first_ = parts[first_merged].begin;
-  const int64_t words = batch * (rows - o_first_) * heads_q * columns;
+  const int64_t words = batch * (rows - o_first_) * heads_q * dim;
   (job.backward() ? grad_q : o_) = target(job.backward() ? Buffer::grad_q : Buffer::o, words);
   add(Fill{job.backward() ? grad_q : o_, 0, words});
 }

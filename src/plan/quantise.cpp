@@ -18,14 +18,14 @@ int64_t items_at_most(const Problem& p) {
          (ceil_div(p.seq_q, quantise_rows) * p.heads_q + 2 * ceil_div(p.seq_kv, quantise_rows) * p.heads_kv);
 }
 
-int columns_of_tiles(const Problem& p) { return static_cast<int>(ceil_div(std::max(p.dim_qk, p.dim_v), 64) * 64); }
+int dim_of_tiles(const Problem& p) { return static_cast<int>(ceil_div(std::max(p.dim_qk, p.dim_v), 64) * 64); }
 
 // The means of k and of v; a run may leave one out.
 void add_means(Plan& plan) {
   const Problem& p = plan.problem;
   const int64_t means = 2 * p.batch * p.heads_kv, chunks = ceil_div(p.seq_kv, average_rows);
   if (!p.smooth || means == 0) return;
-  const AverageVariant v{.from = p.dtype, .dim = columns_of_tiles(p)};
+  const AverageVariant v{.from = p.dtype, .dim = dim_of_tiles(p)};
   const size_t values = static_cast<size_t>(means) * static_cast<size_t>(v.dim);
   plan.workspace.column_sums = plan.workspace.take(values * static_cast<size_t>(chunks) * sizeof(double));
   plan.workspace.means = plan.workspace.take(values * sizeof(float));
@@ -53,7 +53,7 @@ Result<Plan> plan_quantise(const Problem& p, const Device& device, const Hints& 
   add_means(plan);  // also of no rows: they are 0
   if (items == 0) return plan;
 
-  const QuantiseVariant v{.from = p.dtype, .to = p.dtype_kv, .dim = columns_of_tiles(p), .smooth = p.smooth};
+  const QuantiseVariant v{.from = p.dtype, .to = p.dtype_kv, .dim = dim_of_tiles(p), .smooth = p.smooth};
   const int64_t ctas = int64_t{usable_sms(p, device)} * quantise_ctas_per_sm(v);
   const auto add = [&](Scaling scaling) {
     plan.launches.push_back({.kernel = kernel_of(v),

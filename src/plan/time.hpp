@@ -25,7 +25,7 @@ enum class Bound { tensor_core, exponentials, memory, few_items };
 struct Estimate {
   double us = 0;
   Rate rate;
-  Load busiest, average;  // of an SM; of gradients above 128 columns: of a cluster of two
+  Load busiest, average;  // of an SM; of gradients above head dim 128: of a cluster of two
   double busy = 0;        // average time of an SM at work, over that of the busiest
   // Shares of what the device could do in this time at its highest clock.
   double tensor_core = 0, exponentials = 0, memory = 0;
