@@ -3,13 +3,13 @@
 //
 // Let x be a number in exact arithmetic, S the sum of the magnitudes that its rotation adds up, |x| without one, and c
 // its scale: the one that is given or, where rows have their own, the one that was written; 1 without scales. fp32
-// knows x to d = 8 u32 S, and with norm to 64 u32 S: the row's sum of squares has up to 512 numbers, one after the
+// knows x to d = 8 u32 S, and with norm to 64 u32 S: the row's sum of squares has up to 512 values, one after the
 // other at worst. What is stored may be off by one rounding besides,
 //
 //   d/c + max(u (|x/c| + d/c), s/2)
 //
 // with u and s of the stored type: the largest relative error of a rounding, and the smallest number above 0. A scale
-// is the row's largest |x| over the type's largest number, known to 2 d of the row's largest S in the same unit.
+// is the row's largest |x| over the type's largest value, known to 2 d of the row's largest S in the same unit.
 #include "check/appended.hpp"
 
 #include <algorithm>
@@ -38,8 +38,8 @@ bool is_scale(const Expected& expected) {
   return expected.tensor->view == &Views::scale_k || expected.tensor->view == &Views::scale_v;
 }
 
-std::string judge_numbers(const Problem& p, const Expected& expected, const std::vector<double>& found,
-                          const std::vector<double>& scales, Measures& m) {
+std::string judge_values(const Problem& p, const Expected& expected, const std::vector<double>& found,
+                         const std::vector<double>& scales, Measures& m) {
   const Element element = expected.tensor->shape(p).element;
   const double u = unit_roundoff(element), least = smallest_above_0(element);
   const double most = is_8_bit(p.dtype_kv) && !scales.empty() ? largest_of(p.dtype_kv) : HUGE_VAL;
@@ -73,13 +73,13 @@ Reference appended_rows(const Problem& p, const Views& views) {
   Reference r;
   for (View Views::*const view : {&Views::q_out, &Views::cache_k, &Views::cache_v}) {
     if (!(views.*view).data) continue;  // left out
-    Expected numbers{.tensor = &tensors()[index_of(view)], .others_stay = true};
+    Expected values{.tensor = &tensors()[index_of(view)], .others_stay = true};
     Expected scales{.tensor = nullptr, .others_stay = true};
     for (const oracle::AppendedRow& row : rows) {
       if (row.to != view) continue;
-      numbers.rows.push_back(row.at);
-      numbers.exact.insert(numbers.exact.end(), row.exact.begin(), row.exact.end());
-      numbers.summed.insert(numbers.summed.end(), row.sizes.begin(), row.sizes.end());
+      values.rows.push_back(row.at);
+      values.exact.insert(values.exact.end(), row.exact.begin(), row.exact.end());
+      values.summed.insert(values.summed.end(), row.sizes.begin(), row.sizes.end());
       if (row.scales == nullptr || !(views.*row.scales).data) continue;
       scales.tensor = &tensors()[index_of(row.scales)];
       scales.rows.push_back(row.at);
@@ -87,9 +87,9 @@ Reference appended_rows(const Problem& p, const Views& views) {
       scales.summed.push_back(std::ranges::max(row.sizes) / largest_of(p.dtype_kv));
     }
     const bool of_rows = p.scale_tokens && scales.tensor != nullptr;
-    if (!of_rows) numbers.divisors = scales.exact;
+    if (!of_rows) values.divisors = scales.exact;
     if (of_rows) r.push_back(std::move(scales));
-    r.push_back(std::move(numbers));
+    r.push_back(std::move(values));
   }
   return r;
 }
@@ -103,7 +103,7 @@ void compare_appended(const Problem& p, const Reference& reference, const Found&
     const bool has_own = i > 0 && is_scale(reference[i - 1]);
     const std::string why = is_scale(expected)
                                 ? judge_scales(expected, found[i], m, allowed_scale)
-                                : judge_numbers(p, expected, found[i], has_own ? found[i - 1] : expected.divisors, m);
+                                : judge_values(p, expected, found[i], has_own ? found[i - 1] : expected.divisors, m);
     if (out.why.empty()) out.why = why;
   }
   out.passed = out.why.empty();

@@ -17,7 +17,7 @@ bool is_there(const Case& c, const Tensor& tensor) {
   return tensor.use(c.problem) != Use::absent;
 }
 
-// A block for the tensor, laid out as the case says; numbers without strides are dense.
+// A block for the tensor, laid out as the case says; values without strides are dense.
 void make_block(Inputs& in, const Case& c, const Tensor& tensor) {
   const Problem& p = c.problem;
   const View extents = view_of(tensor, p, {});

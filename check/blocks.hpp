@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// check: memory for a case, before there are numbers in it.
+// check: memory for a case, before there are values in it.
 #pragma once
 #include <memory>
 

@@ -34,7 +34,7 @@ Result<std::vector<Case>> read_cases(const std::string& path);  // a failure nam
 
 // Host memory for a case. Every tensor has a block of its own with guard zones around it. Guard zones, gaps between
 // rows and everything no key or query occupies hold bytes 0xff, which are NaN in all three types; tensors that are
-// written hold nothing else. Tensors that are added to hold numbers in all their rows, except for rows of o whose lse
+// written hold nothing else. Tensors that are added to hold values in all their rows, except for rows of o whose lse
 // says that nothing is there yet.
 struct Inputs {
   using Block = Bytes;
@@ -42,7 +42,7 @@ struct Inputs {
   std::vector<Block> blocks = std::vector<Block>(froghopper::tensors().size());
   fh_tensors tensors = fh_tensors_init();  // into the blocks
   // Of inputs to measure with: what a block is to hold again and again from its begin on, while it was not written yet.
-  // Empty where the block has its numbers.
+  // Empty where the block has its values.
   std::vector<Block> pieces = std::vector<Block>(froghopper::tensors().size());
 
   const Block& block(View Views::*view) const { return blocks[index_of(view)]; }
@@ -58,11 +58,11 @@ enum class FirstPass {
   missing,  // they hold NaN: whoever runs the problem computes them first
 };
 std::unique_ptr<Inputs> make_inputs(const Case&, unsigned seed, FirstPass = FirstPass::exact);
-// To measure with: as many numbers, of the same kind, but large tensors repeat a piece of some million. o and lse of a
+// To measure with: as many values, of the same kind, but large tensors repeat a piece of some million. o and lse of a
 // backward problem are missing.
 std::unique_ptr<Inputs> make_inputs_to_measure(const Case&, unsigned seed);
-void repeat_pieces(Inputs&);  // in the blocks, which then have all their numbers
-// The numbers of tensors that are read or added to, but for o and lse of a backward problem, where all else is 0xff.
+void repeat_pieces(Inputs&);  // in the blocks, which then have all their values
+// The values of tensors that are read or added to, but for o and lse of a backward problem, where all else is 0xff.
 void fill_inputs(const Case&, const Views&, unsigned seed);
 
 // Those of the tensors that the problem uses: of a backward problem's, what its forward problem takes.

@@ -3,23 +3,23 @@
 //
 // The yardstick is e, the error of plain loops that round inputs, weights and results to the storage type and sum in
 // fp32; beside 8-bit q, what Hopper is measured by sums as its tensor cores do (check/tensor_core.cpp). A backend
-// rounds at the same places, but other numbers there (its weights are relative to another maximum, its sums have
+// rounds at the same places, but other values there (its weights are relative to another maximum, its sums have
 // another order), so its errors are another draw of the same size: it may be off by 2 e. Where a case has only a few
-// numbers, the draw of the plain loops can happen to be small, down to 0; then a bound by 2 e alone would fail a right
+// values, the draw of the plain loops can happen to be small, down to 0; then a bound by 2 e alone would fail a right
 // result. So every bound has a second term, made of u, the largest relative error of one rounding to the storage type
 // (2^-11 fp16, 2^-8 bf16, 2^-24 fp32; 2^-4 where weights are e4m3), and of u32 = 2^-24:
 //
 //   largest error   2 e + u max|exact|     one rounding of the largest result
 //   row error       2 e + u                the same, relative to the row
 //   lse error       2 e + (8 + D/16) u32   scale, maximum, exponential, sum, logarithm, to base 2 and back are 7
-//                                          roundings in fp32, and sums of positive numbers lose less than one more.
-//                                          A tensor core adds the D columns of a score 16 at a time and cuts each sum
+//                                          roundings in fp32, and sums of positive values lose less than one more.
+//                                          A tensor core adds the D products of a score 16 at a time and cuts each sum
 //                                          off, by 0 to 2 u32 of the score: u32 on average.
 //                                          Softcap c adds 8 c u32: tanh x = 1 - 2 / (e^2x + 1) there, where argument,
 //                                          power, reciprocal and difference lose up to 2 u32 of 1 each.
 //                                          8-bit q: a tensor core adds 32 products at a time, in about 14 bits
 //                                          (DeepSeek-V3 technical report, 3.3.2), and cuts off what is behind: 2^-13 of
-//                                          the largest number for each of D/32 sums.
+//                                          the largest value for each of D/32 sums.
 //   max_logit error 2 e + (8 + D/16) u32   a score, which has fewer of these roundings
 //   gain            2 |e| + 4 u/sqrt(3 R) + (4 + L) u32
 //       The gain is the mean of R rows' relative errors along their exact result, R being the rows that are not 0. A
@@ -33,7 +33,7 @@
 // Some results are exact: a row that is 0 in exact arithmetic (no key is seen) is 0, and an lse of minus infinity is
 // minus infinity.
 //
-// Tensors are judged one after the other, each by its own numbers. lse and max_logit alone are of another kind: the
+// Tensors are judged one after the other, each by its own values. lse and max_logit alone are of another kind: the
 // logarithm of a sum and a score, so their error is absolute where they are near 1 and relative where they are large.
 //
 // A gradient has one more second term, since it is a sum that may cancel: for a row that sees one key it is 0 in exact

@@ -34,21 +34,21 @@ Result<void> can_be_judged(const Case&, const Views&);
 // The same rows of a result, in the order of the reference: [rows][dim].
 using Found = std::vector<std::vector<double>>;
 
-// Reads every row of every written tensor and keeps the rows of the reference. "": all of them are numbers; else which
+// Reads every row of every written tensor and keeps the rows of the reference. "": all of them are values; else which
 // is not.
 std::string take_rows(const Reference&, const Views&, Found&);
 
 // What the blocks of all inputs held before a run.
 struct Before {
-  std::vector<size_t> hashes;           // one number a block; 0 for tensors that are written
+  std::vector<size_t> hashes;           // one value for each block; 0 for tensors that are written
   std::vector<Inputs::Block> added_to;  // whole blocks of tensors that are added to; else empty
 
   Before(const Problem&, const Inputs&);
   Views views(const Inputs&, Views) const;  // of the tensors as they were
 };
 
-// After a run: inputs are as before, every row that is written is numbers, nothing else was written, and the
-// numbers are right. Written tensors hold bytes 0xff afterwards.
+// After a run: inputs are as before, every row that is written is values, nothing else was written, and the
+// values are right. Written tensors hold bytes 0xff afterwards.
 void judge(const Problem&, const Reference&, const Views&, Inputs&, const Before&, Outcome&);
 
 // Fills in all measures, their bounds, passed and why.

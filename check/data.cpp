@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// check: the kinds of inputs. Most bugs of attention kernels pass a test on normal numbers, whose scores are within a
-// few units of one another and whose log-sum-exp is positive. In the kinds below the running maximum jumps,
-// falls, rises late or is far below 0.
+// check: the kinds of inputs. Most bugs of attention kernels pass a test on normally distributed values, whose scores
+// are within a few units of one another and whose log-sum-exp is positive. In the kinds below the running maximum
+// jumps, falls, rises late or is far below 0.
 #include "check/data.hpp"
 
 #include <algorithm>
@@ -13,7 +13,8 @@ namespace froghopper::check {
 
 namespace {
 
-// 2^16 normal numbers, drawn once: a large tensor is filled faster than by a logarithm and a cosine an entry.
+// 2^16 normally distributed values, drawn once: a large tensor is filled faster than by a logarithm and a cosine an
+// entry.
 const std::array<float, 65536>& normal_table() {
   static const auto table = [] {
     std::array<float, 65536> t;
@@ -61,10 +62,10 @@ constexpr Data kinds[] = {
     {"half_minus_1e4", small, small, [](int64_t j, int64_t n) { return j > n / 2 ? -1e4f : 0.0f; }},
     {"one_key_3e8", small, small, [](int64_t j, int64_t) { return j == 17 ? 3e8f : 0.0f; }},
     {"rows_differ", 15, 15},  // every row has a maximum of its own, hundreds above the mean
-    // Neighbouring rows of q as far apart as bf16 has numbers.
+    // Neighbouring rows of q as far apart as values of bf16 are.
     {"rows_apart", 1, 1, nullptr, 0, 0, random_normal,
      [](int64_t row) { return row % 2 == 0 ? 4.0f : std::ldexp(1.0f, -static_cast<int>(row % 120)); }},
-    // Neighbouring blocks of rows of v as far apart as fp16 has numbers.
+    // Neighbouring blocks of rows of v as far apart as values of fp16 are.
     {"v_apart", 1, 1, nullptr, 0, 0, random_normal, nullptr,
      [](int64_t row) {
        return std::ldexp(1.5f, std::array{-20, 0, 13}[static_cast<size_t>(row / scale_block % 3)]);

@@ -12,8 +12,8 @@ namespace froghopper::check {
 
 namespace {
 
-// Pairs of a query and a key that it sees, times columns: the oracle goes through 3e8 in a second of one core. One
-// group may be large; of several, as many as fit into half a second.
+// Pairs of a query and a key that it attends to, times the head dim: the oracle goes through 3e8 in a second of one
+// core. One group may be large; of several, as many as fit into half a second.
 constexpr double most_products = 1e9, enough_products = 1.5e8;
 
 double products(const Problem& p, const Views& views, const Group& group) {
@@ -124,8 +124,8 @@ Reference gradients_of_groups(const Problem& p, const Views& views) {
     if (tensor.view == &Views::grad_sink) continue;
     const size_t t = index_of(tensor.view), dim = static_cast<size_t>(tensor.shape(p).dim);
     const std::vector<Source> sources = sources_of(p, views, groups, tensor);
-    for (auto* const numbers : {&expected.exact, &expected.same_precision, &expected.rounded, &expected.summed})
-      numbers->reserve(sources.size() * dim);
+    for (auto* const values : {&expected.exact, &expected.same_precision, &expected.rounded, &expected.summed})
+      values->reserve(sources.size() * dim);
     for (const auto& [id, g, begin] : sources) {
       expected.rows.push_back(id);
       const auto append = [&, at = static_cast<std::ptrdiff_t>(begin), n = static_cast<std::ptrdiff_t>(dim)](

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// check: the numbers of the rows that count, in memory for a case that is full of bytes 0xff.
+// check: the values of the rows that count, in memory for a case that is full of bytes 0xff.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -96,8 +96,8 @@ void fill(const Case& c, const Views& views, const View& x, RowsOf rows_of, uint
              });
 }
 
-// The same for q, k and v. 8-bit numbers are the entries over a scale with which the largest that share it becomes the
-// largest number of the type, as quantisers choose it, or a half, a quarter or an eighth of that: then who reads the
+// The same for q, k and v. 8-bit values are the entries over a scale with which the largest that share it becomes the
+// largest value of the type, as quantisers choose it, or a half, a quarter or an eighth of that: then who reads the
 // scale of another block is off by more than rounding is. Scales that nobody reads stay NaN.
 template <class Value>
 void fill_scaled(const Case& c, const Views& views, const View& x, const View& scales, RowsOf rows_of,
@@ -182,7 +182,7 @@ void put_held_max_logit(const Case& c, const Views& views, uint64_t stream) {
     held[i] = i % 3 == 2 ? -INFINITY : 4 + 8 * random_normal(stream, static_cast<uint64_t>(i));
 }
 
-// Of a cache's heads. Scales of other problems are made with the numbers that they belong to.
+// Of a cache's heads. Scales of other problems are made with the values that they belong to.
 void put_given_scales(const Case& c, const View& scales, uint64_t stream) {
   for (int64_t head = 0; c.problem.appends() && head < scales.heads; ++head) {
     const auto tenths = static_cast<float>(random_bits(stream, static_cast<uint64_t>(head)) % 10);
@@ -190,7 +190,7 @@ void put_given_scales(const Case& c, const View& scales, uint64_t stream) {
   }
 }
 
-// What the tensors that are read hold, each from a stream of numbers of its own. The lengths come first: they say which
+// What the tensors that are read hold, each from a stream of values of its own. The lengths come first: they say which
 // rows of the others count.
 struct Content {
   View Views::*tensor;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// check: inputs to measure with. Time does not depend on single numbers, so a large tensor repeats a piece: whoever
+// check: inputs to measure with. Time does not depend on single values, so a large tensor repeats a piece: whoever
 // copies it to a GPU copies the piece, and the rest of the tensor is never in host memory.
 #include <algorithm>
 #include <cmath>
@@ -17,7 +17,7 @@ namespace froghopper::check {
 
 namespace {
 
-constexpr size_t large_bytes = size_t{2} << 20;  // smaller blocks have all their numbers
+constexpr size_t large_bytes = size_t{2} << 20;  // smaller blocks have all their values
 // 16 times a prime: no two rows of a tensor that are near each other are alike, and copies begin at whole 16 bytes.
 constexpr size_t piece_elements = 16 * 65539;
 
@@ -51,18 +51,17 @@ bool is_plain(const Data& data) {
   return !data.score && !data.row_of_q && !data.row_of_v && !data.ends && data.all == 0 && data.all_v == 0;
 }
 
-// 8-bit numbers are over one scale, with which the largest becomes the largest of the type.
+// 8-bit values are over one scale, with which the largest becomes the largest of the type.
 Inputs::Block draw(const Data& data, const Drawn& drawn, Element element, uint64_t stream, float& scale) {
-  std::vector<float> numbers(piece_elements);
+  std::vector<float> values(piece_elements);
   float largest = 0;
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    numbers[i] = drawn.size(data) * data.draw(stream, i);
-    largest = std::max(largest, std::fabs(numbers[i]));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = drawn.size(data) * data.draw(stream, i);
+    largest = std::max(largest, std::fabs(values[i]));
   }
   scale = size_of(element) == 1 ? largest / largest_of(*dtype_of(element)) : 1;
-  Inputs::Block piece(numbers.size() * static_cast<size_t>(size_of(element)));
-  for (size_t i = 0; i < numbers.size(); ++i)
-    store(piece.data(), static_cast<int64_t>(i), element, numbers[i] / scale);
+  Inputs::Block piece(values.size() * static_cast<size_t>(size_of(element)));
+  for (size_t i = 0; i < values.size(); ++i) store(piece.data(), static_cast<int64_t>(i), element, values[i] / scale);
   return piece;
 }
 
@@ -74,7 +73,7 @@ void fill_with(const View& scales, float scale) {
 }
 
 // What nobody reads before it was written.
-bool is_without_numbers(const Problem& p, const Tensor& tensor) {
+bool is_without_values(const Problem& p, const Tensor& tensor) {
   const Use use = tensor.use(p);
   return use == Use::written || use == Use::may_write ||
          (p.backward() && (tensor.view == &Views::o || tensor.view == &Views::lse));
@@ -92,7 +91,7 @@ std::unique_ptr<Inputs> make_inputs_to_measure(const Case& c, unsigned seed) {
   for (size_t i = 0; i < in->blocks.size(); ++i) {
     const Tensor& tensor = tensors()[i];
     const Drawn* const drawn = find_drawn(tensor.view);
-    const bool is_large = in->blocks[i].size() > large_bytes, unread = is_without_numbers(c.problem, tensor);
+    const bool is_large = in->blocks[i].size() > large_bytes, unread = is_without_values(c.problem, tensor);
     if (is_large && unread) {
       in->pieces[i].assign(piece_elements, 0xff);
     } else if (is_large && drawn) {

@@ -7,7 +7,7 @@
 //
 // S being the sum of the magnitudes that the rotation adds up, 0 without one, and b its block: each of log2(b)
 // butterflies rounds by u32 of S at most; a tensor core does four of them at once and cuts its 16 products off, each by
-// u32 of S. The other four are for factors and the division. What is stored is a number that rounding to nearest even
+// u32 of S. The other four are for factors and the division. What is stored is a value that rounding to nearest even
 // makes of some number between (y - d)/c and (y + d)/c: except for ties that close it is one number. The scale is known
 // to as much of its block's largest y.
 //
@@ -36,7 +36,7 @@ constexpr Part parts[] = {{&Views::quantised_q, &Views::scale_q, nullptr, rows_q
                           {&Views::quantised_k, &Views::scale_k, &Views::mean_k, rows_kv},
                           {&Views::quantised_v, &Views::scale_v, &Views::mean_v, rows_kv}};
 
-// Which row of the scales goes with each row of the numbers; 0 where the row does not count.
+// Which row of the scales goes with each row of the values; 0 where the row does not count.
 std::vector<size_t> scales_of_rows(const Problem& p, const Views& views, const Part& part) {
   const View &to = views.*part.to, &scale = views.*part.scale;
   std::vector<size_t> places(static_cast<size_t>(to.batch * to.seq * to.heads), 0);
@@ -83,8 +83,8 @@ std::string judge_means(const Problem& p, const Expected& expected, const std::v
 // By how much the mean that was written is above the exact one, of each sequence, head and column; empty: none.
 using Above = std::vector<double>;
 
-std::string judge_numbers(const Problem& p, const Expected& expected, const std::vector<double>& found,
-                          const std::vector<double>& scales, const Above& above, Measures& m) {
+std::string judge_values(const Problem& p, const Expected& expected, const std::vector<double>& found,
+                         const std::vector<double>& scales, const Above& above, Measures& m) {
   std::string why;
   const size_t dim = expected.rows.empty() ? 1 : expected.exact.size() / expected.rows.size();
   double all_error = 0, all_norm = 0, along = 0, counted = 0;
@@ -131,7 +131,7 @@ Reference quantised_rows(const Problem& p, const Views& views) {
   return r;
 }
 
-// The mean of a tensor comes before its scales, and these before its numbers.
+// The mean of a tensor comes before its scales, and these before its values.
 void compare_quantised(const Problem& p, const Reference& reference, const Found& found, Outcome& out) {
   Above above;
   for (size_t i = 0; i < reference.size(); ++i) {
@@ -148,7 +148,7 @@ void compare_quantised(const Problem& p, const Reference& reference, const Found
       why = judge_scales(expected, found[i], m,
                          [&](double exact, double summed) { return rounding(p, exact, summed); });
     } else {
-      why = judge_numbers(p, expected, found[i], found[i - 1], above, m);
+      why = judge_values(p, expected, found[i], found[i - 1], above, m);
       above.clear();
     }
     if (out.why.empty()) out.why = why;

@@ -12,16 +12,16 @@ namespace froghopper::check {
 
 namespace {
 
-// The first kernel of a backward pass reads o and grad_o, of which it makes two numbers a row. Where gradients are
+// The first kernel of a backward pass reads o and grad_o, of which it makes two values a row. Where gradients are
 // deterministic it clears no memory. One head of keys keeps the tensors small that it does not read.
 constexpr const char* backward_line = "bwd bf16 b8 hq32 hkv1 sq8192 skv8192 d128 det";
 // Decoding reads k and v.
 constexpr const char* decoding_line = "fwd bf16 b64 hq32 hkv8 sq1 skv8192 d128";
 
 double bytes_of_delta(const Problem& p) {
-  constexpr int64_t numbers_of_row = 3;  // lse is read; lse in base 2 and delta are written
+  constexpr int64_t values_of_row = 3;  // lse is read; lse in base 2 and delta are written
   return static_cast<double>(p.rows_q() * p.heads_q) *
-         static_cast<double>(2 * p.dim_v * size_of(p.dtype_o) + numbers_of_row * int64_t{sizeof(float)});
+         static_cast<double>(2 * p.dim_v * size_of(p.dtype_o) + values_of_row * int64_t{sizeof(float)});
 }
 
 Result<double> gbps_of(const Reader& reader) {

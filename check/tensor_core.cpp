@@ -39,11 +39,11 @@ float cut_off(float x) { return std::bit_cast<float>(std::bit_cast<uint32_t>(x) 
 
 // The rows of one head of one sequence that count, as they are stored, or their columns.
 Stored stored(const View& view, const KvRows& place, int64_t rows, int64_t head, bool transposed) {
-  std::array<Stored::Number, 256> all;
+  std::array<Stored::Value, 256> all;
   for (size_t bits = 0; bits < all.size(); ++bits) {
     const auto byte = static_cast<uint8_t>(bits);
     all[bits] =
-        Stored::number_of(view.element == Element::e5m2 ? e5m2_to_float(byte) : e4m3_to_float(byte), view.element);
+        Stored::value_of(view.element == Element::e5m2 ? e5m2_to_float(byte) : e4m3_to_float(byte), view.element);
   }
   Stored m(transposed ? view.dim : rows, transposed ? rows : view.dim);
   for (int64_t i = 0; i < rows; ++i) {
@@ -92,7 +92,7 @@ std::vector<float> scores_of(const Problem& p, const Head& head, int64_t i, cons
 // By how much the mean of k raises all scores of a row.
 float raised_by_mean(const Problem& p, const Head& head, int64_t i) {
   float sum = 0;
-  for (int64_t c = 0; head.mean_k && c < p.dim_qk; ++c) sum += head.q.numbers[i * p.dim_qk + c] * head.mean_k[c];
+  for (int64_t c = 0; head.mean_k && c < p.dim_qk; ++c) sum += head.q.values[i * p.dim_qk + c] * head.mean_k[c];
   return sum * p.scale * head.scale_q.at(i, 0);
 }
 
@@ -100,7 +100,7 @@ float raised_by_mean(const Problem& p, const Head& head, int64_t i) {
 // tile to the first; of several slices of O one is put aside before every tile whose number is a multiple of step.
 std::vector<float> outputs_of(const Problem& p, const Head& head, const Stored& weights, int64_t first) {
   std::vector<float> all(p.dim_v, 0.0f), sums(p.dim_v, 0.0f);
-  const auto keys = static_cast<int64_t>(weights.numbers.size());
+  const auto keys = static_cast<int64_t>(weights.values.size());
   const int slices = promotion_slices(static_cast<int>(p.dim_v), p.masked());
   constexpr int64_t columns = 256;  // of the kernel that has slices
   const int64_t last = (keys - 1) / tile, step = promotion_tiles / slices;
@@ -132,7 +132,7 @@ void attend_row(const Problem& p, const Views& views, const Head& head, const st
   const auto scale_of = [&](int64_t j) { return head.scale_v.by_column() ? 1.0f : head.scale_v.at(j, 0); };
   for (int64_t j = keys.begin; j < keys.end; ++j) largest_scale = std::max(largest_scale, scale_of(j));
 
-  // The largest weight is 256: the larger the numbers, the fewer of the small ones vanish, and e4m3 ends at 448. The
+  // The largest weight is 256: the larger the values, the fewer of the small ones vanish, and e4m3 ends at 448. The
   // sum is of unrounded ones.
   constexpr float largest_weight = 256;
   const float of_sink = p.sink ? oracle::weight_below(largest, sink) : 0;
@@ -142,7 +142,7 @@ void attend_row(const Problem& p, const Views& views, const Head& head, const st
     const float weight = oracle::weight_below(largest, scores[j - keys.begin]);
     of_keys += weight;
     const float with_v_scale = largest_weight * weight * (scale_of(j) / largest_scale);
-    weights.set(j - keys.begin, Stored::number_of(rounded(with_v_scale, Dtype::e4m3), Element::e4m3));
+    weights.set(j - keys.begin, Stored::value_of(rounded(with_v_scale, Dtype::e4m3), Element::e4m3));
   }
   const float denominator = of_keys + of_sink;
   const std::vector<float> sums = outputs_of(p, head, weights, keys.begin);
@@ -156,7 +156,7 @@ void attend_row(const Problem& p, const Views& views, const Head& head, const st
 
 }  // namespace
 
-Stored::Number Stored::number_of(float number, Element type) {
+Stored::Value Stored::value_of(float number, Element type) {
   const float least = type == Element::e5m2 ? 0x1p-14f : 0x1p-6f;
   return {number, number == 0 ? 0 : std::max(power_of(number), least)};
 }
@@ -176,8 +176,8 @@ void add_products(const Stored& x, int64_t at, const Stored& rows, int64_t first
   for (float& power : largest) power = kept / std::max(power, std::numeric_limits<float>::min());
   for (size_t i = 0; i < lanes; ++i) total[i] = static_cast<int32_t>(sums[i] * largest[i]);
   for (int64_t j = 0; j < count; ++j) {
-    const float number = x.numbers[at + j];
-    const float* const row = &rows.numbers[(first + j) * rows.columns + begin];
+    const float number = x.values[at + j];
+    const float* const row = &rows.values[(first + j) * rows.columns + begin];
     for (size_t i = 0; i < lanes; ++i) total[i] += static_cast<int32_t>(number * row[i] * largest[i]);
   }
   for (size_t i = 0; i < lanes; ++i) sums[i] = cut_off(static_cast<float>(total[i]) / largest[i]);

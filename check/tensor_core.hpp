@@ -9,20 +9,20 @@
 
 namespace froghopper::check {
 
-// Rows of numbers as they are stored.
+// Rows of values as they are stored.
 struct Stored {
   int64_t columns;  // of a row
-  std::vector<float> numbers, powers;
+  std::vector<float> values, powers;
 
-  Stored(int64_t rows, int64_t columns) : columns(columns), numbers(rows * columns), powers(rows * columns) {}
+  Stored(int64_t rows, int64_t columns) : columns(columns), values(rows * columns), powers(rows * columns) {}
 
   // A number and the power of two that a tensor core takes it for: its own, or that of the smallest normal number of
   // its type; 0 for 0.
-  struct Number {
-    float number, power;
+  struct Value {
+    float value, power;
   };
-  static Number number_of(float, Element type);
-  void set(int64_t at, Number x) { numbers[at] = x.number, powers[at] = x.power; }
+  static Value value_of(float, Element type);
+  void set(int64_t at, Value x) { values[at] = x.value, powers[at] = x.power; }
 };
 
 // sums[i] += sum over j of [0, count) of x[at + j] * (row first + j of rows)[begin + i], as one wgmma adds them: see

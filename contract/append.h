@@ -11,7 +11,7 @@ namespace froghopper {
 struct AppendVariant {
   Dtype from;  // of q, k and v
   Dtype to;    // of the cache: alike, or of 8 bits
-  int dim;     // columns that a row has at most: they size a thread's registers
+  int dim;     // the largest head dim: it sizes a thread's registers
 
   bool operator==(const AppendVariant&) const = default;
 };
@@ -30,7 +30,7 @@ constexpr int append_piece = 8;
 constexpr int append_lanes(AppendVariant v) { return v.dim >= 256 ? 32 : v.dim / append_piece; }
 constexpr int append_pieces(AppendVariant v) { return v.dim / append_piece / append_lanes(v); }
 constexpr int append_groups_of_cta(AppendVariant v) { return append_threads / append_lanes(v); }
-// 2^n lanes have a head of `dim` columns: this n, so that the kernel divides by shifts.
+// 2^n lanes have a row of head dim `dim`: this n, so that the kernel divides by shifts.
 constexpr int append_lane_bits(AppendVariant v, int dim) {
   int bits = 0;
   while (2 << bits <= append_lanes(v) && append_piece << bits < dim) ++bits;
@@ -47,7 +47,7 @@ constexpr int append_rotary_step = 16;  // so that both columns of a pair are in
 constexpr const char* why_invalid(AppendVariant v) {
   if (v.from != Dtype::f16 && v.from != Dtype::bf16) return "q, k and v are f16 or bf16 here";
   if (v.to != v.from && !is_8_bit(v.to)) return "the cache is of the type of k and v, or of 8 bits";
-  if (v.dim != 64 && v.dim != 128 && v.dim != 256 && v.dim != 512) return "rows have 64, 128, 256 or 512 columns";
+  if (v.dim != 64 && v.dim != 128 && v.dim != 256 && v.dim != 512) return "the head dim is 64, 128, 256 or 512";
   return nullptr;
 }
 
@@ -55,8 +55,8 @@ constexpr const char* why_invalid(AppendVariant v) {
 struct AppendTensor {
   StridedTensor from;   // new rows; of packed ones batch is 0
   StridedTensor to;     // of q: the same rows; else the cache, whose batches are sequences or pages
-  const void* weights;  // of the norm, one a column; null: all 1
-  ScaleValues given;    // what numbers are divided by; `head` alone counts. data is null: nothing, or `written`
+  const void* weights;  // of the norm, one for each column; null: all 1
+  ScaleValues given;    // what values are divided by; only `head` counts. data is null: nothing, or `written`
   float* written;       // with scales of rows: those of the cache, by batch, row and head
   long long written_batch, written_row, written_head;  // elements from one to the next
   int heads;                                           // 0: it is left out

@@ -9,7 +9,7 @@ namespace froghopper {
 
 struct AverageVariant {
   Dtype from;  // of k and v
-  int dim;     // columns of a row, rounded up: they share out the threads
+  int dim;     // head dim, rounded up: the threads are divided by it
 
   bool operator==(const AverageVariant&) const = default;
 };
@@ -21,7 +21,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 }
 
 constexpr int average_threads = 256;
-// Rows of a head that one CTA sums: few enough that short sequences give every SM some, and 128 KiB at 128 columns.
+// Rows of a head that one CTA sums: few enough that short sequences give every SM some, and 128 KiB at head dim 128.
 constexpr int average_rows = 512;
 // A thread loads 8 neighbouring columns of rows at equal distances.
 constexpr int average_rows_apart(AverageVariant v) { return average_threads / (v.dim / 8); }
@@ -31,7 +31,7 @@ constexpr int average_smem_bytes(AverageVariant v) {  // the threads' sums
 
 constexpr const char* why_invalid(AverageVariant v) {
   if (v.from != Dtype::f16 && v.from != Dtype::bf16) return "k and v are f16 or bf16 here";
-  if (v.dim != 64 && v.dim != 128 && v.dim != 192 && v.dim != 256) return "a row has 64, 128, 192 or 256 columns";
+  if (v.dim != 64 && v.dim != 128 && v.dim != 192 && v.dim != 256) return "the head dim is 64, 128, 192 or 256";
   return nullptr;
 }
 
@@ -41,11 +41,11 @@ enum class Averaging : int { sum, divide };
 // k or v. Sequence s and head h have mean number first_mean + s heads + h.
 struct AveragedTensor {
   StridedTensor from;  // bytes; of packed ones batch is 0
-  float* mean;         // written: a number a column
+  float* mean;         // written: one value for each column
   long long mean_batch, mean_head;
   const int *cu, *used;  // as RaggedParams
   int rows;              // of a sequence; packed: of the longest
-  int dim;               // columns in memory
+  int dim;               // head dim in memory
   int rotation;          // columns of a block; 0: not rotated
   int first_mean;
 };

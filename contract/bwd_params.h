@@ -33,7 +33,7 @@ constexpr int index_of_row(bool float4_interleaved, int row) {
 // A gradient: rows are written in the type of the tensors, or added to fp32 ones.
 struct GradTensor {
   StridedTensor to;
-  int dim;  // columns in memory, at most the tile's
+  int dim;  // head dim in memory, at most the tile's
   int add;  // nonzero: `to` holds fp32, and the gradient is added
 };
 

@@ -8,7 +8,7 @@ namespace froghopper {
 
 struct CombineVariant {
   Dtype dtype;           // of O; f32 with 8-bit k and v
-  int dim_v;             // columns of a row, rounded up to 64, 128, 256 or 512
+  int dim_v;             // head dim, rounded up to 64, 128, 256 or 512
   int parts;             // that are on their way from memory at once: their columns take registers
   bool batch_invariant;  // of a batch-invariant kernel: merged in descending key order, as it merges them itself
   bool gated;            // O is multiplied by the sigmoid of a tensor
@@ -45,9 +45,9 @@ constexpr int combine_parts_most(int dim_v) { return dim_v > 256 ? 8 : 16; }  //
 constexpr const char* why_invalid(CombineVariant v) {
   if (is_8_bit(v.dtype)) return "rows are f16, bf16 or f32 here";
   if (v.dim_v != 64 && v.dim_v != 128 && v.dim_v != 256 && v.dim_v != 512)
-    return "a row has 64, 128, 256 or 512 columns";
+    return "the head dim is 64, 128, 256 or 512";
   if (v.parts != 4 && v.parts != combine_parts_most(v.dim_v))
-    return "4 or 16 parts are on their way at once, of 512 columns 4 or 8";
+    return "4 or 16 parts are on their way at a time, at head dim 512 4 or 8";
   if (v.even && (v.batch_invariant || v.parts == 4))
     return "even splits have up to a part for each CTA, so they are merged in groups, in one order";
   return nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: the kernel that makes 16-bit numbers of 8-bit K and V before the forward kernel reads them
+// contract: the kernel that converts 8-bit K and V to 16 bits before the forward kernel reads them
 // (FwdVariant::dequantised).
 #pragma once
 #include "contract/fields.h"
@@ -20,7 +20,7 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
 }
 
 constexpr int dequantise_threads = 256, dequantise_ctas_per_sm = 4;  // as many as there are registers for
-constexpr int dequantise_unit = 8;         // numbers that a thread takes at once: 16 bytes of what it writes
+constexpr int dequantise_unit = 8;         // values that a thread converts at a time: 16 bytes of what it writes
 constexpr int dequantise_smem_bytes = 16;  // unused; the compiler keeps no constant that is 0
 
 struct DequantiseTensor {

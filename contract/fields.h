@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: how many numbers a struct is made of, so that a list of its fields can prove that it is whole.
+// contract: how many scalars a struct is made of, so that a list of its fields can prove that it is whole.
 #pragma once
 
 namespace froghopper {
 
 // Becomes any number or enum, and no struct, so that braces go on into the fields of a nested struct.
-struct AnyNumber {
+struct AnyScalar {
   template <class T>
   requires(!__is_class(T)) constexpr operator T() const;
 };
 
 template <class Struct, class... Before>
-constexpr int numbers_in() {
-  if constexpr (requires { Struct{Before{}..., AnyNumber{}}; })
-    return numbers_in<Struct, Before..., AnyNumber>();
+constexpr int scalars_in() {
+  if constexpr (requires { Struct{Before{}..., AnyScalar{}}; })
+    return scalars_in<Struct, Before..., AnyScalar>();
   else
     return sizeof...(Before);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: the kernel that gives numbers their first value, before others raise them.
+// contract: the kernel that gives elements their first value, before others raise them.
 #pragma once
 #include "contract/fields.h"
 

@@ -13,19 +13,19 @@ namespace froghopper {
 constexpr const char* why_invalid(FwdVariant v) {
   if (v.dtype == Dtype::f32) return "wgmma takes f16, bf16, e4m3 and e5m2 here, not f32";
   if (v.kv.dtype != v.dtype && (is_8_bit(v.dtype) || !is_8_bit(v.kv.dtype)))
-    return "k and v have the type of q, or 8 bits beside f16 and bf16";
+    return "k and v have the type of q, or an 8-bit type where q is f16 or bf16";
   const bool one_scale = fwd_fp8_mma(v) && v.tiles.kv == 192;  // of a sequence; the planner sees to that
   const bool above_256 = v.dims.qk > 256 || v.dims.v > 256;
   if (fwd_reads_8_bit(v) && !in_scale_block(v.tiles.kv) && !one_scale)
-    return "tiles of 8-bit k and v have 32, 64 or 128 rows, which share a scale, or beside 8-bit q 192";
+    return "tiles of 8-bit k and v have 32, 64 or 128 rows, which share a scale, or with 8-bit q 192";
   if (fwd_reads_8_bit(v) && v.tiles.kv < scale_block / 2 && !above_256 && !v.kv.token_scales)
-    return "tiles of 8-bit k and v have 64 rows or more up to 256 columns";
+    return "tiles of 8-bit k and v have 64 rows or more up to head dim 256";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 512) return "dim_qk of the tile must be 64, 96, ... 512";
   if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 512 || (fwd_sharers(v) > 1 && v.dims.v % 128 != 0))
     return "dim_v of the tile must be 64, 96, ... 256, 384 or 512";
-  if (is_8_bit(v.dtype) && above_256) return "tiles of 8-bit q have up to 256 columns";
+  if (is_8_bit(v.dtype) && above_256) return "tiles of 8-bit q have head dims up to 256";
   if (fwd_sharers(v) > 1 && v.tiles.q != m_tile_rows)
-    return "tiles of q have 64 rows beside more than 256 columns of v, whose halves take two consumers";
+    return "tiles of q have 64 rows where v has a head dim above 256, which takes two consumers";
   if (is_8_bit(v.dtype) && fwd_splits(v) && !v.pack_gqa) return "tiles of 8-bit q have split-KV only with PackGQA";
   if ((v.mask == Mask::chunk || v.score_mods.alibi || v.merges_lse) && (v.pack_gqa || fwd_splits(v)))
     return "tiles with chunks, alibi or merges have neither PackGQA nor split-KV";
@@ -38,7 +38,7 @@ constexpr const char* why_invalid(FwdVariant v) {
     return "means are of 8-bit k and v, and of scores without a softcap";
   if (v.kv.token_scales &&
       (!fwd_dequantises_on_load(v) || is_8_bit(v.dtype) || v.kv.smooth || v.tiles.kv > scale_block / 2))
-    return "rows of 8-bit k and v have scales beside 16-bit q, without smooth, and tiles of up to 64 keys";
+    return "rows of 8-bit k and v have scales with 16-bit q, without smooth, and with tiles of up to 64 keys";
   const bool plain = !v.pack_gqa && !fwd_splits(v) && !v.batch_invariant && !v.score_mods.softcap &&
                      !v.score_mods.alibi && !v.merges_lse && !v.kv.smooth;
   if (v.kv.dequantised && (v.kv.dtype == v.dtype || v.max_logit || !plain))

@@ -19,9 +19,9 @@ struct EightBitParams {
 // Smooth variants only: the means of a sequence that were subtracted from K and V before they were quantised, and Q, as
 // q mean_k is added to lse.
 struct MeansParams {
-  ScaleValues k, v;  // a number a column; no blocks
+  ScaleValues k, v;  // one value for each column; no blocks
   StridedTensor q;
-  int dim_qk;  // columns of Q in memory
+  int dim_qk;  // head dim of Q in memory
 };
 
 // Paged variants only: those with pages and those with slots (contract/types.h, KvLayout). Row r of sequence b is row
@@ -56,10 +56,10 @@ struct FwdParams {
   const float* sink;          // [heads_q], natural units; may be null
   int heads_q, heads_per_kv;  // heads_per_kv = heads_q / heads_kv
   int seq_q, seq_kv;          // rows of a sequence; ragged: an upper bound on both
-  int dim_v;                  // columns of O in memory, at most the tile's
+  int dim_v;                  // head dim of O in memory, at most the tile's
   MaskParams mask;
-  // Softmax scale x log2(e); with softcap: softcap x log2(e). At least the smallest positive fp32 number, so that a
-  // score of -inf stays -inf: kernels must not flush such numbers to 0 (-ftz).
+  // Softmax scale x log2(e); with softcap: softcap x log2(e). At least the smallest positive fp32 value, so that a
+  // score of -inf stays -inf: kernels must not flush such values to 0 (-ftz).
   float scale_log2;
   float cap_scale;      // softcap only: 2 log2(e) x scale / softcap, so that 2^(s cap_scale) = e^(2 s scale / cap)
   RaggedParams ragged;  // ragged variants only

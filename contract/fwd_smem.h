@@ -8,7 +8,7 @@
 namespace froghopper {
 
 constexpr int fwd_tile_bytes(FwdVariant v, int rows, int dim) {
-  return rows * panels(dim, fwd_element_bytes(v)) * panel_row_bytes;
+  return rows * atoms(dim, fwd_element_bytes(v)) * atom_row_bytes;
 }
 // Work items and barriers after the tiles, rounded up to the tiles' alignment. The kernel asserts that sizeof(Smem) is
 // fwd_smem_bytes().
@@ -19,13 +19,13 @@ constexpr int fwd_stages_bytes(FwdVariant v) {
   const int k = fwd_tile_bytes(v, v.tiles.kv, v.dims.qk), values = fwd_tile_bytes(v, v.tiles.kv, v.dims.v);
   return v.tiles.stages * (k + (fwd_fp8_mma(v) ? fwd_tile_bytes(v, v.dims.v, v.tiles.kv) : values));
 }
-// A tile as it is in memory, which waits to be transposed (V) or dequantised (K and V take turns).
+// A tile as it is in memory, which waits to be transposed (V) or dequantised (K and V alternate).
 constexpr int fwd_stored_bytes(FwdVariant v) {
   const int dim = fwd_dequantises_on_load(v) && v.dims.qk > v.dims.v ? v.dims.qk : v.dims.v;
-  return v.tiles.kv * panels(dim, size_of(v.kv.dtype)) * panel_row_bytes;
+  return v.tiles.kv * atoms(dim, size_of(v.kv.dtype)) * atom_row_bytes;
 }
-// Tiles whose rows' scales are on their way: a tile of 64 keys takes about as long as a load from memory. One of more
-// than 256 columns takes longer, and there is no room for more.
+// Tiles whose rows' scales are on their way: a tile of 64 keys takes about as long as a load from memory. Above head
+// dim 256 a tile takes longer, and there is no room for more.
 constexpr int fwd_token_scales_ahead(FwdVariant v) { return v.dims.qk > 256 || v.dims.v > 256 ? 1 : 3; }
 // The scales and stored_ring, rounded up as fwd_barrier_bytes; then TokenFactors of each stage and the scales of rows
 // that are on their way, likewise.
@@ -51,13 +51,13 @@ constexpr int fwd_ring_bytes(FwdVariant v) {
          (fwd_reads_8_bit(v) ? fwd_stored_stages(v) * fwd_stored_bytes(v) + fwd_scales_bytes(v) : 0);
 }
 // PackGQA variants have one M tile, and where one consumer has it, half of an SM's registers. Where they take half of
-// its shared memory too, two CTAs share an SM; and the CTAs that combine parts find room beside one.
+// its shared memory too, two CTAs share an SM; and the CTAs that combine parts find room next to one.
 constexpr bool fwd_halves_fit(FwdVariant v, int q_stages) {
   return v.pack_gqa && fwd_sharers(v) == 1 &&
          q_stages * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes <= smem_bytes_of_half;
 }
 constexpr int fwd_ctas_per_sm(FwdVariant v) { return fwd_halves_fit(v, 1) ? 2 : 1; }
-// Whether two warps that dequantise are too few and there are registers for four, a warpgroup of their own. Beside
+// Whether two warps that dequantise are too few and there are registers for four, a warpgroup of their own. With
 // products of 256 columns the compiler wants more than a thread of 512 can have.
 constexpr bool fwd_dequantises_in_four_warps(FwdVariant v) {
   if (!fwd_dequantises_on_load(v)) return false;
@@ -76,13 +76,12 @@ constexpr int fwd_q_stages(FwdVariant v) {
   return 2 * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes <= smem_bytes_per_cta ? 2 : 1;
 }
 
-// How O leaves its Consumer. Four Consumers have no register left for TMA: spilled, they had 0.93 of the speed.
-enum class OStore {
-  from_registers,  // each thread stores what it has
-  through_q,  // a warp rounds its rows into the stage of Q that the item had, and TMA stores them from there. The
-              // next item's Q has the other stage, so nobody waits
-  through_own_smem  // where Q has one stage: into a buffer for O alone, o_own_columns at a time
-};
+// How the epilogue writes O. Four Consumers have no register left for TMA: spilled, they had 0.93 of the speed.
+//   from_registers    Each thread stores its accumulators.
+//   through_q         Each warp rounds its 16 rows of O into the Q stage of the finished item, and TMA stores them from
+//                     there. Q of the next item is in the other stage, so the next item does not wait.
+//   through_own_smem  Where Q has one stage: likewise through a buffer that is only for O, o_own_columns at a time.
+enum class OStore { from_registers, through_q, through_own_smem };
 constexpr int o_box_rows = 16, o_own_columns = 128;
 constexpr int fwd_bytes_but_o(FwdVariant v) {
   return fwd_q_stages(v) * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes;

@@ -14,7 +14,7 @@ struct FwdVariant {
   // 16-bit type, which is a parameter (EightBitParams::dtype_o).
   Dtype dtype;
   FwdKv kv;     // how K and V lie in memory, and what was done to them before: contract/kv_path.h
-  Dims dims;    // columns of the tiles: they size the register tiles and shared memory
+  Dims dims;    // head dims of the tiles: they size the register tiles and shared memory
   Tiles tiles;  // rows of the tiles, likewise; q in 64 a consumer warpgroup
   Mask mask;    // picks the loops: a loop without a mask has no compare
   bool ragged;  // sequences have lengths of their own (varlen, seqused), read on the device
@@ -31,7 +31,7 @@ struct FwdVariant {
 };
 
 // Every field once, in the order of a name: visit(word, field), or visit(word, field, usual) for one that is not
-// spelled where it is as usual. Name, parser and kernel source (src/plan/kernel.hpp) follow from this list alone.
+// spelled where it is as usual. Name, parser and kernel source (src/plan/kernel.hpp) follow only from this list.
 template <class Variant, class Visit>
 constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Variant, const FwdVariant> {
   visit("", v.dtype);
@@ -82,8 +82,8 @@ constexpr int fwd_sharers(FwdVariant v) { return v.dims.v > 256 ? 2 : 1; }
 constexpr int fwd_columns(FwdVariant v) { return v.dims.v / fwd_sharers(v); }  // of O, that each has
 constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / m_tile_rows * fwd_sharers(v); }
 
-// Above 64 columns S, P and O of FP8 MMAs are more than each of three Consumers has registers for. So none has S and P
-// together: it multiplies weights as soon as they are rounded, and products of the others run beside its softmax.
+// Above head dim 64 S, P and O of FP8 MMAs are more than each of three Consumers has registers for. So none has S and P
+// together: it multiplies weights as soon as they are rounded, and products of the others overlap with its softmax.
 constexpr bool fwd_immediate_pv(FwdVariant v) { return fwd_fp8_mma(v) && fwd_consumers(v) == 3 && v.dims.v > 64; }
 
 // wgmma sums FP8 products in 14 bits, so O is added to a sum in fp32, and begins anew, every 16 kv tiles; where tiles
@@ -92,11 +92,11 @@ constexpr int promotion_tiles = 16;
 constexpr int fwd_promotion_tiles(FwdVariant v) {
   return v.tiles.kv > scale_block ? promotion_tiles * scale_block / v.tiles.kv : promotion_tiles;
 }
-// To add all of 256 columns after one tile would wait for L2, so they are cut into four slices, of which one goes every
-// fourth tile. Measured: docs/experiments/0026.
+// At head dim 256 an add of all columns after one tile would wait for L2, so O is cut into four slices, and one of them
+// is added every fourth tile. Measured: docs/experiments/0026.
 constexpr int promotion_slices(int dim_v, bool masked) { return dim_v > 192 && !masked ? 4 : 1; }
 constexpr int fwd_promotion_slices(FwdVariant v) { return promotion_slices(v.dims.v, v.mask != Mask::none); }
-// fp32 numbers of one consumer's sum: for each thread what counts for its two rows, a header of 4 for each slice of O,
+// fp32 values of one consumer's sum: for each thread what counts for its two rows, a header of 4 for each slice of O,
 // and its values of O.
 constexpr int fwd_sums_headers(FwdVariant v) { return fwd_fp8_mma(v) ? fwd_promotion_slices(v) : 1; }
 constexpr int fwd_sums_floats(FwdVariant v) { return warpgroup * (4 * fwd_sums_headers(v) + fwd_columns(v) / 2); }

@@ -8,7 +8,7 @@ namespace froghopper {
 // K and V as the problem has them, and what is done to them before the forward kernel.
 struct FwdKv {
   Dtype dtype;        // in memory: that of Q, or with a 16-bit one an 8-bit one
-  bool dequantised;   // an earlier launch has made 8-bit numbers those of Q's type: device/fwd/dequantise.cuh
+  bool dequantised;   // an earlier launch has made 8-bit values those of Q's type: device/fwd/dequantise.cuh
   bool blocks;        // then with scales of blocks of rows or of V's columns: device/attn/tile_softmax.cuh
   bool smooth;        // 8-bit K and V lack each column's mean over their sequence; the epilogue adds it: means.cuh
   KvLayout layout;    // device/fwd/kv_source.cuh
@@ -19,9 +19,9 @@ struct FwdKv {
 
 // What the kernel does with K and V.
 enum class KvPath : unsigned char {
-  direct,   // multiplies 16-bit numbers as they are
-  fp8_mma,  // multiplies 8-bit numbers as they are; each tile may have a scale: device/fwd/fp8_producers.cuh
-  // Makes f16 of 8-bit numbers between memory and wgmma, and Q is f16 too; each tile may have a scale:
+  direct,   // multiplies 16-bit values as they are
+  fp8_mma,  // multiplies 8-bit values as they are; each tile may have a scale: device/fwd/fp8_producers.cuh
+  // Makes f16 of 8-bit values between memory and wgmma, and Q is f16 too; each tile may have a scale:
   // device/fwd/dequantising_producers.cuh.
   dequantises_on_load,
   dequantised_one_scale,  // multiplies what an earlier launch has dequantised; all tiles of an item have one scale

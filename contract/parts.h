@@ -18,13 +18,13 @@ struct StridedTensor {
   long long batch, head, row;  // bytes from one to the next; batch is 0 when packed
 };
 
-// One fp32 number for every query row and head.
+// One fp32 value for every query row and head.
 struct RowScalars {
   float* data;                 // may be null
   long long batch, head, row;  // elements from one to the next
 };
 
-// fp32 numbers of sequences and heads: what the numbers of an 8-bit tensor are multiplied by, or the slopes of alibi.
+// fp32 values of sequences and heads: what the elements of an 8-bit tensor are multiplied by, or the slopes of alibi.
 // batch, head, block: floats from one to the next.
 struct ScaleValues {
   const float* data;
@@ -52,8 +52,10 @@ struct MaskParams {
 };
 
 // The TMA map of a ragged tensor has a dimension of map_rows rows, in which the end of every sequence is moved to the
-// end of the dimension: device/attn/tma_rows.cuh has the address. Rows and batches are counted in granules, the
-// largest number of bytes that divides both strides.
+// end of the dimension: device/attn/tma_rows.cuh has the address. Rows and batches are counted in granules, the largest
+// number of bytes that divides both strides. All granules of a tensor are counted in an int: ragged_shape()
+// (src/runtime/tensor_map.cpp) refuses tensors that have more, also in slots, which are read without a map but for
+// which the host makes one too.
 struct MapGranules {
   int batch;  // granules from one batch to the next; not packed only
   int row;    // granules from one row to the next

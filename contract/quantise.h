@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: the numbers that quantising is made of, on host and device.
+// contract: the constants of quantising, on host and device.
 //
-// Scales. What is stored is a number divided by the scale of its block, rounded to nearest even; the scale is the
-// block's largest magnitude / the largest number of the type, at least 2^-126, and 1 where all of the block are 0.
+// Scales. What is stored is a value divided by the scale of its block, rounded to nearest even; the scale is the
+// block's largest magnitude / the largest value of the type, at least 2^-126, and 1 where all of the block are 0.
 //
 // The rotation of q and k before they are quantised. Both are multiplied by one orthogonal matrix, so q k^T
 // stays as it is, and what was one large entry of a row is spread over all of them.
@@ -21,7 +21,7 @@ namespace froghopper {
 
 constexpr int quantise_rows = scale_block;  // of a tile
 
-// The largest number of an 8-bit type.
+// The largest value of an 8-bit type.
 constexpr float largest_of(Dtype to) { return to == Dtype::e5m2 ? 57344.f : 448.f; }
 constexpr float smallest_scale = 1.17549435e-38f;  // the smallest normal number: its reciprocal is finite
 
@@ -37,7 +37,7 @@ constexpr bool rotation_flips(unsigned int seed, int column) {
 
 // Whether the entry of the Hadamard matrix is -1.
 constexpr bool hadamard_flips(int i, int j) {
-  unsigned int both = static_cast<unsigned int>(i & j);  // 256 columns at most: 8 bits
+  unsigned int both = static_cast<unsigned int>(i & j);  // the head dim is at most 256: 8 bits
   both ^= both >> 4;
   both ^= both >> 2;
   return ((both ^ both >> 1) & 1) != 0;

@@ -5,7 +5,7 @@
 
 namespace froghopper {
 
-// What a launch does with a tile's largest number.
+// What a launch does with a tile's largest value.
 enum class Scaling : int {
   own,     // makes the tile's scale of it
   look,    // writes it to the workspace, and nothing else
@@ -22,7 +22,7 @@ struct QuantiseTensor {
   const int *cu, *used;                           // as RaggedParams
   int first_item, tiles, heads;
   int rows;        // of a sequence; packed: of the longest
-  int dim;         // columns in memory
+  int dim;         // head dim in memory
   int rotation;    // columns of a block; 0: not rotated
   float norm;      // 1/sqrt(rotation), or 1
   int first_mean;  // smooth variants: the number of the first one, [sequence][head]; -1: no mean is taken out

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: tanh of small numbers by a polynomial, for softcap. A score s has x = a s, a = scale / softcap, and
+// contract: tanh of small values by a polynomial, for softcap. A score s has x = a s, a = scale / softcap, and
 //
 //   tanh(x) = s (c0 + u (c1 + u (c2 + u (c3 + u c4)))), u = s^2, where |x| <= tanh_bound
 //

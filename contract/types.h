@@ -20,7 +20,7 @@ constexpr int size_of(Dtype t) {
   return 0;
 }
 
-constexpr bool is_8_bit(Dtype t) { return size_of(t) == 1; }  // numbers that a scale goes with
+constexpr bool is_8_bit(Dtype t) { return size_of(t) == 1; }  // values that have a scale
 
 constexpr Dtype dtypes[] = {Dtype::f16, Dtype::bf16, Dtype::f32, Dtype::e4m3, Dtype::e5m2};
 
@@ -94,14 +94,14 @@ constexpr const char* name_of(SplitKv split) {  // "": a kernel without does not
   return "";
 }
 
-// What becomes of scores before the softmax, beside the mask: device/fwd/score_mod.cuh, device/bwd/score_mod.cuh.
+// Score modifications, which come before the mask and the softmax: device/fwd/score_mod.cuh, device/bwd/score_mod.cuh.
 struct ScoreMods {
   bool softcap;  // they pass through tanh
   bool alibi;    // they fall with the distance of the keys
   bool operator==(const ScoreMods&) const = default;
 };
 
-// Columns of the tiles of Q and K, and of V and O. Fewer columns in memory are filled up with zeros by TMA.
+// Head dims of the tiles: of Q and K, and of V and O. TMA fills up smaller head dims in memory with zeros.
 struct Dims {
   int qk, v;
   bool operator==(const Dims&) const = default;
@@ -117,7 +117,7 @@ struct Tiles {
 // Rows of a sequence that share a scale, in 8-bit Q, K and V where not all rows do. Tiles are cut so that one scale is
 // enough for each.
 constexpr int scale_block = 128;
-// Whether tiles of so many keys do. The smallest are for head dims above 256, and for 256 beside scales of rows.
+// Whether tiles of so many keys do. The smallest are for head dims above 256, and for 256 with scales of rows.
 constexpr bool in_scale_block(int keys) {
   return keys == scale_block || keys == scale_block / 2 || keys == scale_block / 4;
 }
@@ -128,10 +128,10 @@ constexpr int smem_bytes_per_cta = 232448;  // 227 KiB, what sm_90 gives one CTA
 constexpr int smem_bytes_of_half = 115712;  // and each of two: half of its 228 KiB, less 1 KiB that each CTA costs
 constexpr int smem_bytes_alone = smem_bytes_of_half + 128;  // no second CTA of a launch that asks for it finds room
 
-// Tiles in shared memory are made of panels, whose rows are rows of the 128-byte swizzle. 96 columns of a 2-byte type
-// take two.
-constexpr int panel_row_bytes = 128;
-constexpr int panel_columns = panel_row_bytes / 2;
-constexpr int panels(int dim, int bytes = 2) { return (dim * bytes + panel_row_bytes - 1) / panel_row_bytes; }
+// Tiles in shared memory are made of swizzle atoms, whose rows are rows of the 128-byte swizzle. 96 columns of a 2-byte
+// type take two.
+constexpr int atom_row_bytes = 128;
+constexpr int atom_columns = atom_row_bytes / 2;
+constexpr int atoms(int dim, int bytes = 2) { return (dim * bytes + atom_row_bytes - 1) / atom_row_bytes; }
 
 }  // namespace froghopper

@@ -181,7 +181,7 @@ TEST(max_logit, what_is_not_computed_is_said) {
   fh::Tensors t = call.tensors();
   t.max_logit = nullptr;
   EXPECT_NE(refusal(call.problem, t)
-                .find("max_logit is NULL; a problem with max_logit needs one number for each "
+                .find("max_logit is NULL; a problem with max_logit needs one value for each "
                       "sequence and query head. Set it."),
             std::string::npos);
   fh::Problem without = call.problem;

@@ -178,7 +178,7 @@ TEST(merge, what_is_not_computed_is_said) {
   } catch (const fh::Error& error) {
     EXPECT_STREQ(
         error.what(),
-        "fh_attention: lse is NULL; a problem with accumulate needs one number for each row and head. Set it.");
+        "fh_attention: lse is NULL; a problem with accumulate needs one value for each row and head. Set it.");
   }
 }
 

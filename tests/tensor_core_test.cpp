@@ -21,8 +21,8 @@ float sum_of(float before, const std::vector<float>& numbers, Element type = Ele
   const auto count = static_cast<int64_t>(numbers.size());
   Stored ones(1, count), column(count, 1);
   for (int64_t i = 0; i < count; ++i) {
-    ones.set(i, Stored::number_of(1, type));
-    column.set(i, Stored::number_of(numbers[i], type));
+    ones.set(i, Stored::value_of(1, type));
+    column.set(i, Stored::value_of(numbers[i], type));
   }
   std::vector<float> sums{before};
   add_products(ones, 0, column, 0, count, 0, sums);
@@ -59,8 +59,8 @@ TEST(TensorCore, TakesExponentsOfFactors) {
   EXPECT_EQ(sum_of(0x1p-19f, {0x1p-9f}), 0x1p-9f + 0x1p-19f);
   EXPECT_EQ(sum_of(0x1p-20f, {0x1p-9f}), 0x1p-9f) << "kept were it of 2^-9";
   Stored three(1, 2), column(2, 1);
-  for (const int64_t i : {0, 1}) three.set(i, Stored::number_of(i == 0 ? 1.5f : 1, Element::e5m2));
-  column.set(0, Stored::number_of(1.5f, Element::e5m2)), column.set(1, Stored::number_of(0x1p-13f, Element::e5m2));
+  for (const int64_t i : {0, 1}) three.set(i, Stored::value_of(i == 0 ? 1.5f : 1, Element::e5m2));
+  column.set(0, Stored::value_of(1.5f, Element::e5m2)), column.set(1, Stored::value_of(0x1p-13f, Element::e5m2));
   std::vector<float> sums{0};
   add_products(three, 0, column, 0, 2, 0, sums);
   EXPECT_EQ(sums[0], 2.25f) << "2.25 has exponent 1 and is aligned as 1.5 * 1.5, then the sum has 13 bits after 2";

@@ -207,7 +207,7 @@ const BadTensors bad_tensors[] = {
      "lse has strides and is NULL; they would be ignored. Set lse, or its strides to 0."},
     {packed, [](fh_tensors& t) { t.cu_seqlens_kv = nullptr; },
      "cu_seqlens_kv is NULL; a problem with varlen needs the first row of each sequence and the end, batch + 1 "
-     "numbers. Set it."},
+     "values. Set it."},
     {batched, [](fh_tensors& t) { t.cu_seqlens_q = somewhere<int32_t>(6); },
      "cu_seqlens_q is set, but the problem has no varlen, so it would be ignored. Set varlen in the problem, or "
      "leave cu_seqlens_q NULL."},
@@ -220,7 +220,7 @@ const BadTensors bad_tensors[] = {
      "seqused_kv is set, but the problem has no seqused, so it would be ignored. Set seqused in the problem, or "
      "leave seqused_kv NULL."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.lse = nullptr; },
-     "lse is NULL; a problem with a backward pass needs one number for each row and head. Set it."},
+     "lse is NULL; a problem with a backward pass needs one value for each row and head. Set it."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.grad_o.data = nullptr; },
      "grad_o.data is NULL; it has 2 x 100 x 8 x 64 elements. Point it to them."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 acc", [](fh_tensors& t) { t.grad_k.stride_seq = 64; },
@@ -232,7 +232,7 @@ const BadTensors bad_tensors[] = {
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.grad_v = t.grad_k; },
      "grad_v and grad_k are at the same address 0xc00000000; both are written. Give grad_v its own memory."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink", [](fh_tensors& t) { t.grad_sink = nullptr; },
-     "grad_sink is NULL; a problem with sink in a backward pass needs one number for each query head. Set it."},
+     "grad_sink is NULL; a problem with sink in a backward pass needs one value for each query head. Set it."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink", [](fh_tensors& t) { t.grad_sink = somewhere<float>(15); },
      "grad_sink is set, but the problem has no sink in a backward pass, so it would be ignored. Set op to "
      "FH_BACKWARD and sink in the problem, or leave grad_sink NULL."},
@@ -240,7 +240,7 @@ const BadTensors bad_tensors[] = {
      "grad_o is set, but the problem has no backward pass, so it would be ignored. Set op to FH_BACKWARD in the "
      "problem, or leave grad_o NULL."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink", [](fh_tensors& t) { t.sink = nullptr; },
-     "sink is NULL; a problem with sink needs one number for each query head. Set it."},
+     "sink is NULL; a problem with sink needs one value for each query head. Set it."},
     {batched, [](fh_tensors& t) { t.sink = somewhere<float>(9); },
      "sink is set, but the problem has no sink, so it would be ignored. Set sink in the problem, or leave sink "
      "NULL."},

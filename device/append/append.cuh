@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// New rows of k and v -> their rows in a cache, normed, rotated and in 8 bits where that is asked for; and q beside
+// New rows of k and v -> their rows in a cache, normed, rotated and in 8 bits where that is asked for; and q with
 // them. It moves bytes: what is computed hides behind that.
 //
-// Work      a group of lanes has some heads of a row, in q, k and v: 8 columns a lane; 512 columns in two pieces
+// Work      a group of lanes has some heads of a row, in q, k and v: 8 columns a lane; head dim 512 in two pieces
 // Roles     all alike; 5 CTAs an SM, or 3 where rows are in two pieces, share its registers (append_ctas_per_sm)
 // Order     rows one after the other, the groups of a row side by side: neighbours in memory where these are one tensor
 // Overlap   where a row is and its angles are read once for all its heads of a group. The columns of the next heads
@@ -52,7 +52,7 @@ struct Append {
   }
 
  private:
-  using Numbers = float[pieces][append_piece];
+  using Values = float[pieces][append_piece];
 
   struct Head {
     const char* from = nullptr;  // null: there is none, or it has no place
@@ -118,7 +118,7 @@ struct Append {
     return static_cast<char*>(of.data) + batch * of.batch + row * of.row + head * of.head;
   }
 
-  // Eight numbers of a table, or four: as they lie in memory.
+  // Eight values of a table, or four: as they lie in memory.
   struct Raw {
     uint4 low, high;
   };
@@ -197,7 +197,7 @@ struct Append {
                                const Columns& columns) {
     const RotaryParams& rotary = params.rotary;
     const bool in_pairs = head.in_pairs();
-    Numbers x, y;
+    Values x, y;
 #pragma unroll
     for (int piece = 0; piece < pieces; ++piece) {
       to_floats(columns.mine[piece], x[piece]);
@@ -242,7 +242,7 @@ struct Append {
     return value;
   }
 
-  static __device__ float sum_of_squares(int lanes_of_head, const Numbers& x) {
+  static __device__ float sum_of_squares(int lanes_of_head, const Values& x) {
     float sum = 0.f;
 #pragma unroll
     for (int piece = 0; piece < pieces; ++piece)
@@ -259,7 +259,7 @@ struct Append {
     for (int i = 0; i < append_piece; ++i) x[i] *= weights ? factor * of_columns[i] : factor;
   }
 
-  // y: the other columns of the pairs, where these are not beside each other.
+  // y: the other columns of the pairs, where these are not next to each other.
   static __device__ void rotate(const RotaryParams& rotary, int column, const Raw& raw_cos, const Raw& raw_sin,
                                 const float (&y)[append_piece], float (&x)[append_piece]) {
     float cos[append_piece], sin[append_piece];
@@ -279,8 +279,8 @@ struct Append {
     for (int i = 0; i < append_piece; ++i) x[i] = x[i] * cos[i] + y[i] * (first_half ? -sin[i] : sin[i]);
   }
 
-  // What the row is divided by. Its own follows from its largest number.
-  static __device__ float scale_of(const AppendParams& params, const Head& head, const Numbers& x) {
+  // What the row is divided by. Its own follows from its largest value.
+  static __device__ float scale_of(const AppendParams& params, const Head& head, const Values& x) {
     if constexpr (!narrows) return 1.f;
     if (!params.own_scales) return head.scale ? *head.scale : 1.f;
     float largest = 0.f;

@@ -26,7 +26,7 @@ __device__ inline int sequence_of(const int* cu, int sequences, int row) {
   return low;
 }
 
-// row: in the packed tensor, or in all batches, one after the other. Whatever numbers the arrays hold (cu, used,
+// row: in the packed tensor, or in all batches, one after the other. Whatever values the arrays hold (cu, used,
 // before, slots, table, positions), nothing outside of an array is read.
 __device__ inline RowLocation locate(const AppendParams& params, int row) {
   const int* const cu = params.cu;

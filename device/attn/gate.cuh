@@ -14,7 +14,7 @@ __device__ __forceinline__ float sigmoid(float x) {
   return ptx::rcp_approx(__fadd_rn(1.f, ptx::ex2_approx(__fmul_rn(x, -tile::log2e))));
 }
 
-// Two neighbouring numbers of a row.
+// Two neighbouring values of a row.
 template <class T>
 __device__ __forceinline__ float2 two_of(const char* row, int column) {
   if constexpr (same<T, float>)

@@ -10,7 +10,10 @@
 namespace froghopper::attn {
 
 // Maps of tensors of fixed lengths have the dimensions [batch, head, row, column], and end where the tensor does.
-// Maps of ragged tensors have [wrap, granule, head, row below the end, column], and the coordinates of a row are
+// Of ragged tensors, loads and stores must end at the end of the sequence, though the rows of the next one may follow
+// in memory. TMA compares only coordinates with extents, so the end of every sequence is moved to the end of a
+// dimension, and other dimensions bring the address back to the sequence. These maps have the dimensions
+// [wrap, granule, head, row below the end, column], and the coordinates of a row are
 //   column, map_rows - length + row, head, first + length row_granules, map_rows
 // With s the bytes from one row to the next, g those of a granule (MapGranules, contract/parts.h; s = row_granules g)
 // and w = 2^34 - s those of the wrap, the address is
@@ -36,7 +39,7 @@ struct TmaRows {
   // The tile, from a row and a column of the sequence on.
   template <class Tile>
   __device__ void load(Tile& tile, const TmaMap& map, ptx::u64* full, int row, int col = 0) const {
-    for (int i = 0; i < Tile::panels; ++i) load_panel(tile, i, map, full, row, col + i * Tile::panel_columns);
+    for (int i = 0; i < Tile::atoms; ++i) load_atom(tile, i, map, full, row, col + i * Tile::atom_columns);
   }
 
   // As many rows as a box of the map has, from a shared address to a row and a column on; what is beyond the
@@ -48,16 +51,16 @@ struct TmaRows {
       ptx::tma_store_4d(from, &map, col, row, head, batch);
   }
 
-  // Panel i of it alone.
+  // Only swizzle atom i of it.
   template <class Tile>
-  __device__ void load_panel(Tile& tile, int i, const TmaMap& map, ptx::u64* full, int row, int col) const {
-    // The host makes boxes of the contract's panels.
-    static_assert(Tile::panel_row_bytes == panel_row_bytes);
+  __device__ void load_atom(Tile& tile, int i, const TmaMap& map, ptx::u64* full, int row, int col) const {
+    // The host makes boxes of the contract's swizzle atoms.
+    static_assert(Tile::atom_row_bytes == atom_row_bytes);
     if constexpr (Ragged)
-      ptx::tma_load_5d(tile.panel(i), &map, full, col, map_rows - length + row, head, first + length * row_granules,
+      ptx::tma_load_5d(tile.atom(i), &map, full, col, map_rows - length + row, head, first + length * row_granules,
                        map_rows);
     else
-      ptx::tma_load_4d(tile.panel(i), &map, full, col, row, head, batch);
+      ptx::tma_load_4d(tile.atom(i), &map, full, col, row, head, batch);
   }
 };
 

@@ -6,10 +6,10 @@
 // Work      One item is one (sequence, key head, kv tile of 64), one iteration a q tile of 64 rows and one query head,
 //           the same in both CTAs. Half of the columns give half of the sum that a score is, and half of dP: the CTAs
 //           send each other these halves in fp32, and then both have all of S and dP, bit for bit the same. From there
-//           on nobody needs the other: each CTA has the gradients of its columns.
+//           on neither CTA needs the other: each has the gradients of its columns.
 // Roles     Dispatcher, QLoader, GradOLoader, DqOrderWaiter, DqOrderSignaller, GradV and GradK as in by_keys.cuh. GradV
-//           has S^T, the weights, grad_v; GradK has dP^T, dS, grad_k. Of grad_q, whose columns are 3 or 4 panels in a
-//           CTA, each adds half, in two steps: first a panel, then what is left.
+//           has S^T, the weights, grad_v; GradK has dP^T, dS, grad_k. Of grad_q, whose columns are 3 or 4 swizzle atoms
+//           in a CTA, each adds half, in two steps: first a swizzle atom, then what is left.
 //           Registers of a thread: 24 in warpgroup 0, 240 of a consumer.
 // Order     as backward.cuh
 // Overlap   GradV runs ahead, and grad_q is multiplied one iteration late, as in by_keys.cuh. While a consumer waits
@@ -56,7 +56,7 @@ struct ByColumns : TwoCtas<V> {
   using typename Base::DoRing, typename Base::DoTile, typename Base::DsRing, typename Base::DsTile,
       typename Base::ItemRing, typename Base::KTile, typename Base::KvRing, typename Base::QRing,
       typename Base::QTile, typename Base::Scores, typename Base::VTile;
-  // With 40 and 232 at 192 columns a CTA producers do not spill, and it was 0.97 of the speed.
+  // With 40 and 232 at head dim 384 producers do not spill, and it was 0.97 of the speed.
   static constexpr int producer_registers = 24, consumer_registers = 240;
 
   struct Smem {

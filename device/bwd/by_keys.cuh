@@ -11,7 +11,7 @@
 //           Dispatcher draws the tickets and tells the other's.
 //           GradV      warpgroup 1: S^T, the weights, grad_v, the first share of grad_q
 //           GradK      warpgroup 2: dP^T, dS, grad_k, the second share of grad_q
-//           Registers of a thread: 24 in warpgroup 0 and 240 of a consumer with 256 columns, else 40 and 232.
+//           Registers of a thread: 24 in warpgroup 0 and 240 of a consumer at head dim 256, else 40 and 232.
 //           Both multiply 64 x 64 scores and 64 x dim gradients, so their work is equal; the weights go from one to
 //           the other through shared memory in fp32, in the order of the registers, so that dS is as exact as in
 //           backward.cuh.
@@ -20,9 +20,11 @@
 //           Neither shares a product with the other, so one's products run under the other's arithmetic. Both multiply
 //           grad_q one iteration late, when dS of both CTAs is there without waiting.
 // Launches  as backward.cuh
-// Barriers  item_ring, draw_now, k_ring, v_ring, q_ring, do_ring as backward.cuh; draw_now is the first CTA's
-//           and counts the QLoaders of both. Q is given back by GradV after S and by GradK after grad_k; grad_o by
-//           GradK after dP and by GradV after grad_v.
+// Barriers  item_ring, draw_now, k_ring, v_ring, q_ring, do_ring as backward.cuh; draw_now is the first CTA's and
+//           counts the QLoaders of both. GradV and GradK both release Q at the end of their iteration, after they have
+//           issued the adds to grad_q of the iteration before: in deterministic variants the DqOrderSignaller takes
+//           that release as the sign that these adds are issued, so an earlier release of Q would break the order.
+//           GradK releases grad_o after dP, GradV after grad_v.
 //           number_full     the first CTA's Dispatcher has sent the number of the next item
 //           ds_ring         a stage holds the weights of its iteration, then dS of both CTAs.
 //                           full: GradK's dS is in place, one arrival behind the fences of its warps, and the bytes of
@@ -36,7 +38,7 @@
 //           GradV waits for loads, for an empty stage and for dS of the iteration before. GradK waits for loads, for
 //           weights of this iteration, for the peer to have read its weights of this iteration, and for dS of the
 //           iteration before. Before GradK of iteration t releases the peer's stage or copies its dS, it has waited for
-//           two things of the other CTA alone: its dS of t - 1, and that dS of t - 2 has arrived there. So the waits
+//           only two things of the other CTA: its dS of t - 1, and that dS of t - 2 has arrived there. So the waits
 //           form no cycle.
 //           Named barrier 1: GradK's warps, before they store dS over the weights and before dS is copied.
 // Shared    k | k of the peer's keys | v | q[stages] | grad_o[stages; 3 of half the columns with two slices] | ds[2] |
@@ -71,18 +73,17 @@ struct ByKeys : TwoCtas<V> {
   using typename Base::DoRing, typename Base::DoTile, typename Base::DsRing, typename Base::DsTile,
       typename Base::ItemRing, typename Base::KTile, typename Base::KvRing, typename Base::QRing,
       typename Base::QTile, typename Base::Scores, typename Base::VTile;
-  using PeerKTile = tile::SharedTile<keys, bwd_consumers * panel_columns>;  // a panel for each share of grad_q
-  // 256 columns take every register there is: a thread has 128 of a gradient, 64 of scores and dP, 32 of grad_q.
+  using PeerKTile = tile::SharedTile<keys, bwd_consumers * atom_columns>;  // a swizzle atom for each share of grad_q
+  // Head dim 256 takes every register there is: a thread has 128 of a gradient, 64 of scores and dP, 32 of grad_q.
   static constexpr int producer_registers = V.dims.qk == 256 ? 24 : 40;
   static constexpr int consumer_registers = V.dims.qk == 256 ? 240 : 232;
 
-  // Columns of grad_q. Of 256 each consumer of each CTA has a panel; of 192 each GradV has one, each GradK half of the
-  // third.
-  static constexpr bool all_panels = V.dims.qk == 256;
-  static constexpr Share share_of_grad_v = {0, panel_columns, all_panels ? 2 * panel_columns : panel_columns};
-  static constexpr Share share_of_grad_k = all_panels
-                                               ? Share{panel_columns, panel_columns, 2 * panel_columns}
-                                               : Share{2 * panel_columns, panel_columns / 2, panel_columns / 2};
+  // Columns of grad_q. At head dim 256 each consumer of each CTA has a swizzle atom; at 192 each GradV has one, and
+  // each GradK has half of the third.
+  static constexpr bool whole_atoms = V.dims.qk == 256;
+  static constexpr Share share_of_grad_v = {0, atom_columns, whole_atoms ? 2 * atom_columns : atom_columns};
+  static constexpr Share share_of_grad_k = whole_atoms ? Share{atom_columns, atom_columns, 2 * atom_columns}
+                                                       : Share{2 * atom_columns, atom_columns / 2, atom_columns / 2};
 
   // dS of an iteration. Before, the weights lie there on their way from GradV to GradK.
   union Ds {
@@ -137,8 +138,8 @@ struct ByKeys : TwoCtas<V> {
   static __device__ void load_peer_k(PeerKTile& to, const Rows& rows, const TmaMap& map, ptx::u64* full,
                                      const WorkItem& item) {
     const int row = first_key(item, peer());
-    rows.load_panel(to, 0, map, full, row, first_column<share_of_grad_v>());
-    rows.load_panel(to, 1, map, full, row, first_column<share_of_grad_k>() / panel_columns * panel_columns);
+    rows.load_atom(to, 0, map, full, row, first_column<share_of_grad_v>());
+    rows.load_atom(to, 1, map, full, row, first_column<share_of_grad_k>() / atom_columns * atom_columns);
   }
 
   // ---- Before the roles diverge ----

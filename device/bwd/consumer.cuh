@@ -36,7 +36,7 @@ struct Consumer {
   using Weights = typename Kernel::Weights;
   using GradK = typename Kernel::GradK;
   using GradV = typename Kernel::GradV;
-  using DqPiece = tile::Accum<panel_columns>;  // of grad_q, this Consumer's
+  using DqPiece = tile::Accum<atom_columns>;  // of grad_q, this Consumer's
   static constexpr bool asks_ahead = Policy::asks_ahead, has_proxy_fencer = Policy::has_proxy_fencer,
                         keeps_addresses = Policy::keeps_addresses, transposed = Kernel::transposed;
 
@@ -57,7 +57,7 @@ struct Consumer {
   typename Kernel::QStage q;  // of Q and of grad_o
   // This Consumer's piece of grad_q: 64 of the columns; or, where a q tile has 128 rows, 64 of the rows. The pieces
   // of a tile lie one after the other as columns do, so a Share names piece `number` in either case.
-  DqSum<V, Share{number * panel_columns, panel_columns}> dq_sum{params};
+  DqSum<V, Share{number * atom_columns, atom_columns}> dq_sum{params};
   // This thread's, in the first stage of dS and in a piece of grad_q.
   ptx::u32 ds_address = ptx::opaque(tile::transposed_address(smem.ds[0], 0, (number * m_tile_rows)));
   ptx::u32 dq_offset = ptx::opaque(dq_sum.offset());
@@ -86,7 +86,8 @@ struct Consumer {
 
   __device__ __forceinline__ KTile& k() const { return here(smem.k[kv_stage()]); }
   __device__ __forceinline__ VTile& v() const { return here(smem.v[kv_stage()]); }
-  // The tile itself. For all that the compiler knows its address depends on the iteration.
+  // Returns the tile itself. The offset is 0 when the kernel runs, but the compiler does not know that, so it computes
+  // the tile's descriptors in every iteration and does not keep them in registers (keeps_addresses, policy.cuh).
   template <class Tile>
   __device__ __forceinline__ Tile& here(Tile& tile) const {
     if constexpr (!keeps_addresses) return tile;
@@ -234,14 +235,14 @@ struct Consumer {
     DsTile& ds = smem.ds[smem.ds_ring.stage(of)];
     smem.ds_ring.wait(of);
     if constexpr (transposed)
-      tile::mma_atbt<T>(dq, k(), number * panel_columns, ds, 0);
+      tile::mma_atbt<T>(dq, k(), number * atom_columns, ds, 0);
     else
       tile::mma_ab<T>(dq, ds, number * m_tile_rows, k(), 0);
   }
 
   // Of the iteration before.
   __device__ __forceinline__ void add_dq(const DqPiece& dq) {
-    // Of 96 columns, this warp's may be none.
+    // At head dim 96 this warp may have none.
     if (!transposed || number * m_tile_rows + threadIdx.x / 32 % 4 * 16 < V.dims.qk)
       dq_sum.add(dq, keeps_addresses ? dq_offset : dq_sum.offset());
   }

@@ -30,11 +30,11 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
 
-  // Columns of grad_q: a panel, and half of what the panels of both leave.
-  static constexpr int all = Kernel::columns.qk, rest = all / 2 - panel_columns;
-  static constexpr Share panel = {number * panel_columns, panel_columns, all};
-  static constexpr Share others = {2 * panel_columns + number * rest, rest, all};
-  DqSum<V, panel> dq_sum{params};
+  // Columns of grad_q: a swizzle atom, and half of what the swizzle atoms of both leave.
+  static constexpr int all = Kernel::columns.qk, rest = all / 2 - atom_columns;
+  static constexpr Share atom = {number * atom_columns, atom_columns, all};
+  static constexpr Share others = {2 * atom_columns + number * rest, rest, all};
+  DqSum<V, atom> dq_sum{params};
 
   __device__ ptx::u32 parity() const { return now & 1; }
 
@@ -68,11 +68,11 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
 
   // The same after the last iteration, and added.
   __device__ __forceinline__ void last_dq() {
-    tile::Accum<panel.count> dq;
+    tile::Accum<atom.count> dq;
     smem.ds_ring.wait(now - 1);
-    multiply_dq<panel>(dq);
+    multiply_dq<atom>(dq);
     ptx::wgmma_wait<0>();
-    add_dq<panel>(dq);
+    add_dq<atom>(dq);
     add_others();
     this->announce_last();
   }
@@ -92,7 +92,7 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
 template <class Kernel>
 struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
   using Base = ConsumerByColumns<Kernel, 0>;
-  using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum, Base::panel, Base::others;
+  using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum, Base::atom, Base::others;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
   using Weights = typename Kernel::Weights;
@@ -121,13 +121,13 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
 #pragma unroll
     for (int i = 0; i < slices; ++i) tile::mma_ab_add<T>(dv[i], p, this->slice_of_do(i));
     if constexpr (!First) {
-      tile::Accum<panel.count> dq;
+      tile::Accum<atom.count> dq;
       smem.ds_ring.wait(now - 1);
-      this->template multiply_dq<panel>(dq);
+      this->template multiply_dq<atom>(dq);
       ptx::wgmma_wait<1>();  // grad_v has read grad_o, grad_q is in flight
       this->give_back_do();
       ptx::wgmma_wait<0>();
-      this->template add_dq<panel>(dq);
+      this->template add_dq<atom>(dq);
       this->add_others();
     } else {
       ptx::wgmma_wait<0>();
@@ -152,7 +152,7 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
 template <class Kernel>
 struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
   using Base = ConsumerByColumns<Kernel, 1>;
-  using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum, Base::panel, Base::others;
+  using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum, Base::atom, Base::others;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
   using Weights = typename Kernel::Weights;
@@ -177,13 +177,13 @@ struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
     tile::store_transposed(smem.ds[smem.ds_ring.stage(now)], 0, 0, ds);
     release_peer();
     if constexpr (!First) {
-      tile::Accum<panel.count> dq;
+      tile::Accum<atom.count> dq;
       smem.ds_ring.wait(now - 1);
-      this->template multiply_dq<panel>(dq);
+      this->template multiply_dq<atom>(dq);
       tile::mma_ab_add<T>(dk, ds, smem.q[stage]);
       publish_ds();
       ptx::wgmma_wait<1>();  // grad_q is ready, grad_k in flight
-      this->template add_dq<panel>(dq);
+      this->template add_dq<atom>(dq);
       this->add_others();
     } else {
       tile::mma_ab_add<T>(dk, ds, smem.q[stage]);

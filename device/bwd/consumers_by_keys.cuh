@@ -40,7 +40,7 @@ struct ConsumerByKeys : ConsumerOfTwoCtas<Kernel> {
     typename Kernel::Ds& ds = smem.ds[stage];
     const int col = first_column<Columns>();
     tile::mma_ab<T>(dq, ds.mine, 0, smem.k[0], col);
-    tile::mma_ab_add<T>(dq, ds.peers, 0, smem.peer_k[0], number * panel_columns + col % panel_columns);
+    tile::mma_ab_add<T>(dq, ds.peers, 0, smem.peer_k[0], number * atom_columns + col % atom_columns);
   }
 
   // The same after the last iteration, and added.

@@ -123,7 +123,7 @@ struct GradQ {
         }
       }
       const int piece = first_piece + here;
-      const int col = (transposed ? piece : piece / m_tiles) * panel_columns + unit * 8;
+      const int col = (transposed ? piece : piece / m_tiles) * atom_columns + unit * 8;
       const int row_of_tile = (transposed ? 0 : piece % m_tiles * m_tile_rows) + row;
       if (col >= params.grad_q.dim) continue;
 #pragma unroll

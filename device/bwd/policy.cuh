@@ -9,14 +9,14 @@ namespace froghopper::bwd {
 
 template <BwdVariant V>
 struct PolicyOf {
-  // With softcap and ALiBi or chunks there are no registers for lse and delta, and the tanh hides the loads; with ALiBi
-  // alone there are none for delta. Where CTAs add in order, early delta was 0.90 to 1.00 of the speed:
+  // With softcap and ALiBi or chunks there are no registers for lse and delta, and the tanh hides the loads; with
+  // only ALiBi there are none for delta. Where CTAs add in order, early delta was 0.90 to 1.00 of the speed:
   // docs/experiments/0019.
   static constexpr bool lse_is_late =
       V.tiles.q != m_tile_rows || (V.score_mods.softcap && (V.score_mods.alibi || V.mask == Mask::chunk));
   static constexpr bool delta_is_late = lse_is_late || V.deterministic || V.score_mods.alibi;
 
-  // A Consumer that stands at the proxy fence itself waits there for a tenth of its time, at 128 columns. With
+  // A Consumer that stands at the proxy fence itself waits there for a tenth of its time, at head dim 128. With
   // 128 rows and a mask it does so still, as a ProxyFencer was slower at 512 keys, and no faster in the mean:
   // docs/8-backward.md, "The proxy fence".
   static constexpr bool has_proxy_fencer =
@@ -26,10 +26,10 @@ struct PolicyOf {
   // the others late.
   static constexpr bool sleeps = !V.deterministic;
 
-  // Where K and V lie for each of their products is 16 constants, of which most would be kept in registers and moved to
-  // uniform ones in front of the products. Computed in every iteration (here) they leave room for a thread's own two
-  // addresses, which with 64 rows is up to a fifth of the speed. With 128 rows the registers do better: by 2 to 5 %
-  // under a mask.
+  // With constant addresses the compiler keeps most of the 16 descriptors of K and V, one for each of their products,
+  // in registers, and moves them to uniform ones in front of the products. true: they are computed in every iteration
+  // (Consumer::here), and the registers hold the thread's own two addresses instead, ds_address and dq_offset. With 64
+  // rows that is up to a fifth faster. With 128 rows it is better to keep the descriptors: by 2 to 5 % under a mask.
   static constexpr bool keeps_addresses = !V.deterministic && V.tiles.q == m_tile_rows;
   // Whether Q of the next iteration is there is asked before grad_q is added; later the answer comes behind the adds.
   // With 64 rows the loads of lse would wait there instead, and it lost 3 to 5 %; with 128 and a mask it lost 1 %.

@@ -44,9 +44,9 @@ using QIterationOf = Pick<V.score_mods.alibi, QIterationWithSlope, QIteration>;
 // What the delta kernel has found for the rows of one q tile; as in the workspace, so that one load brings both.
 template <int Rows>
 struct RowsOfQIteration {
-  alignas(128) float numbers[2 * Rows];
-  __device__ const float* lse() const { return numbers; }  // base 2
-  __device__ const float* delta() const { return numbers + Rows; }
+  alignas(128) float values[2 * Rows];
+  __device__ const float* lse() const { return values; }  // base 2
+  __device__ const float* delta() const { return values + Rows; }
 };
 
 // Which of a thread's values are weights of a row that does not attend to the key; by index, whatever the score is.

@@ -10,7 +10,7 @@
 // Order     parts are summed in the order of their numbers, so the bits do not depend on which came first: with
 //           ascending keys, and with even splits with descending ones. Batch-invariant variants merge them in
 //           descending key order, as device/fwd/batch_invariant.cuh does.
-// Barriers  none: lanes of a row exchange numbers by shuffles
+// Barriers  none: lanes of a row exchange values by shuffles
 // Shared    nothing
 // Overlap   it may start while the forward kernel runs: which sequence a row belongs to, and how many parts it has, is
 //           found out before the wait, but for even splits

@@ -2,7 +2,7 @@
 // Before a forward kernel that reads K and V once for each of many q tiles: makes f16 or bf16 of them, of 8 bits in
 // memory. Both types have every such number, infinities and NaN included; scales stay apart, for the forward kernel.
 //
-// Work      a thread takes 8 numbers of a head and their columns in strided rows; a CTA as many rows at once as
+// Work      a thread takes 8 values of a head and their columns in strided rows; a CTA as many rows at once as
 //           its threads have room for, and where one has more than that, its columns in several walks. Where blocks of
 //           rows have scales, a warp prepares all of a sequence and head for the forward kernel (BlockScales)
 // Roles     all warps alike; 4 CTAs an SM, so 64 registers a thread
@@ -107,8 +107,8 @@ struct Dequantise {
   static __device__ __forceinline__ ptx::u32 two(ptx::u32 four, bool high) {
     const ptx::u32 wide = ptx::cvt_f16x2<From>(four, high);
     if constexpr (V.to == Dtype::f16) return wide;
-    const float2 numbers = ptx::cvt_unpack2<ptx::f16>(wide);
-    return ptx::cvt_pack2<To>(numbers.x, numbers.y);
+    const float2 values = ptx::cvt_unpack2<ptx::f16>(wide);
+    return ptx::cvt_pack2<To>(values.x, values.y);
   }
 };
 

@@ -2,17 +2,18 @@
 // device/fwd: the roles that move 8-bit K and V that are multiplied as f16 (fwd_dequantises_on_load). forward.cuh says
 // how the roles act together. Kernel is Forward of a variant.
 //
-// Every e4m3 and every e5m2 number is an f16 number too, so dequantising is exact, infinities and NaN included; scales
+// Every e4m3 and every e5m2 value is an f16 value too, so dequantising is exact, infinities and NaN included; scales
 // go elsewhere, K's into the factor of the scores and V's into the weights (device/attn/scaled_softmax.cuh).
 //
 // StoredLoader -- stored_ring --> Dequantisers -- k_ring, v_ring --> Consumers.
 //
-// Why nothing hangs. All goes in one order, K of a tile before its V, and neither role waits except for the stage that
-// it reads and for room. So it is enough that there is room for what the slowest Consumer warp waits for. In iteration
-// t that is K of t or V of t - 1, and it has given back K of t - 1 and V of t - 2 and all before: in rings of two
-// stages there is room for both. Between two items it holds the last V of one while it skips the first K tiles of the
-// next, stages - 1 at most (MTile::first_tile). K of the one that it needs comes after as many V tiles as it skips:
-// with the one that it holds they are no more than there are stages.
+// No deadlock. K and V tiles pass through all rings in one order, K of a tile before its V. The StoredLoader waits only
+// for an empty stage, a Dequantiser only for a full one and an empty one. So it suffices that k_ring and v_ring have
+// room for the tile that the slowest Consumer warp waits for. In iteration t that is K(t) or V(t - 1), and the warp has
+// released K(t - 1), V(t - 2) and everything before: in rings of two stages there is room for both. Between two items
+// it holds the last V of one while it skips the first K tiles of the next, stages - 1 at most (MTile::first_tile). The
+// K that it needs comes after as many V tiles as it skips: with the one that it holds they are no more than there are
+// stages.
 #pragma once
 #include "contract/fields.h"
 #include "contract/fwd_params.h"
@@ -78,9 +79,12 @@ struct StoredLoader {
 };
 
 // The same where K and V are paged and a second warp is free: a warp for K and one for V, which alternate in the ring.
-// To issue the loads of a tile takes as long as to read the tile. A stage is filled again when what is in it was taken;
-// all is taken in the order of the ring, so neither warp is more than one lap of the ring ahead of the other, and the
-// parity is enough.
+// To issue the loads of a tile takes as long as to read the tile.
+// With an odd number of stages each warp fills every stage, and the parity is unambiguous all the same. Number the
+// tiles by their position in the ring: the warp of K fills the even positions, that of V the odd ones. A warp that
+// waits for room for position p has filled p - 2, so position p - 2 - stages was empty. Stages are emptied in the order
+// of the ring, and there are two or more; so position p - 2 x stages, which had the stage of p two laps ago, is
+// empty too, and the barrier is at most one phase behind the one that the warp waits for.
 template <class Kernel, KvSide Side>
 struct StoredLoaderOf {
   static constexpr FwdVariant V = Kernel::variant;
@@ -133,7 +137,7 @@ __device__ __forceinline__ void load_stored_tiles(const FwdParams& params, typen
 // Stored tiles -> stages of k_ring and v_ring, each warp an equal number of rows: two, or four where they are a
 // warpgroup of their own (fwd_dequantises_in_four_warps).
 //
-// A warp takes 8 rows and 64 columns at a time: a lane has 16 numbers, one unit of a stored row and two of a wide one.
+// A warp takes 8 rows and 64 columns at a time: a lane has 16 values, one unit of a stored row and two of a wide one.
 // The 8 lanes that shared memory serves at once have 4 units of row r and 4 of row r ^ 5. Both swizzles permute units
 // by the row: units 0 to 3 of rows that differ in bit 2, and units of one parity of rows that differ in bit 0, lie in
 // different banks, so neither load nor store meets another one there.
@@ -217,7 +221,7 @@ struct Dequantiser {
                                              tile::SharedTile<Rows, Cols>& to) const {
     using From8 = tile::SharedTile<Rows, Cols, 1>;
     using To16 = tile::SharedTile<Rows, Cols>;
-    constexpr int of_panel = Rows / 8 / warps, blocks = To16::panels * of_panel;
+    constexpr int of_atom = Rows / 8 / warps, blocks = To16::atoms * of_atom;
     constexpr int ahead =
         blocks < Kernel::Registers::dequantised_ahead ? blocks : Kernel::Registers::dequantised_ahead;
     const ptx::u32 unit = lane() % 4, row = lane() / 8 ^ (lane() & 4 ? 5 : 0), first = warp * (Rows / warps) + row;
@@ -227,22 +231,22 @@ struct Dequantiser {
     const ptx::u32 to_odd = to.row(0, first) + to.unit(2 * unit + 1, row);
     ptx::u32 x[ahead][4];
     const auto load = [&](int block) {
-      const int panel = block / of_panel, down = block % of_panel * 8 * panel_row_bytes;
-      ptx::ld_shared_v4(x[block % ahead], from_row[panel % 2] + panel / 2 * From8::panel_bytes + down);
+      const int atom = block / of_atom, down = block % of_atom * 8 * atom_row_bytes;
+      ptx::ld_shared_v4(x[block % ahead], from_row[atom % 2] + atom / 2 * From8::atom_bytes + down);
     };
 #pragma unroll
     for (int block = 0; block < ahead; ++block) load(block);
 #pragma unroll
     for (int block = 0; block < blocks; ++block) {
       const auto& y = x[block % ahead];
-      const int down = block / of_panel * To16::panel_bytes + block % of_panel * 8 * panel_row_bytes;
+      const int down = block / of_atom * To16::atom_bytes + block % of_atom * 8 * atom_row_bytes;
       dequantise_and_store(to_even + down, y[0], y[1]);
       dequantise_and_store(to_odd + down, y[2], y[3]);
       if (block + ahead < blocks) load(block + ahead);
     }
   }
 
-  // 8 numbers to 16 bytes.
+  // 8 values to 16 bytes.
   static __device__ __forceinline__ void dequantise_and_store(ptx::u32 to, ptx::u32 low, ptx::u32 high) {
     const ptx::u32 wide[4] = {ptx::cvt_f16x2<From>(low, false), ptx::cvt_f16x2<From>(low, true),
                               ptx::cvt_f16x2<From>(high, false), ptx::cvt_f16x2<From>(high, true)};

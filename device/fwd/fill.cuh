@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before a forward kernel that raises numbers in memory (max_logit): gives them the number that they begin with.
+// Before a forward kernel that raises values in memory (max_logit): gives them the value that they begin with.
 //
-// Work      a thread takes strided numbers
+// Work      a thread takes strided values
 // Roles     all threads alike
 // Order     none
 // Barriers  none

@@ -62,11 +62,14 @@ struct FinalEpilogue {
     else
       store_o<V>(params, addresses, o, half);
     if (fwd_sharers(V) > 1 && half > 0) return;
+    // All four lanes of a quad have read the old lse in sinks(), and only its first lane writes the new one.
+    if constexpr (V.merges_lse) __syncwarp();
     store_lse(top, bottom);
   }
 
-  // By way of a tile in shared memory, whose rows from first_row on are this Consumer's alone. TMA has read a warp's
-  // rows there once tma_store_wait_read() returns to the warp's first lane.
+  // Through a tile in shared memory, of which this Consumer alone has the rows from first_row to first_row + 63, each
+  // of its warps 16 of them. The first lane issues the warp's TMA stores, so only that lane can wait until TMA has read
+  // the rows (tma_store_wait_read()).
   template <class Tile>
   __device__ __forceinline__ void run_through(Tile& tile, int first_row, attn::Finish top, attn::Finish bottom,
                                               Output& o) const {
@@ -88,8 +91,8 @@ struct FinalEpilogue {
       const attn::TmaRows<V.ragged> o_rows(item.head, item.sequence, params.ragged.cu_q, item.lengths.q_first, rows,
                                            params.ragged.o);
       const int in_tile = first_row + thread / 32 % 4 * o_box_rows;
-      for (int i = 0; row < rows && i * Tile::panel_columns < columns; ++i)
-        o_rows.store(tile.row(i, in_tile), params.o_map, row, col + i * Tile::panel_columns);
+      for (int i = 0; row < rows && i * Tile::atom_columns < columns; ++i)
+        o_rows.store(tile.row(i, in_tile), params.o_map, row, col + i * Tile::atom_columns);
       ptx::tma_store_commit();
     }
     store_lse(top, bottom);

@@ -3,13 +3,13 @@
 // of K and V of the forward kernel ask here; the host's half is KvRows in src/problem/tensors.hpp. There are three
 // sources (KvLayout); pages and slots together are called paged:
 //
-//   rows    The rows of a sequence lie one after the other. One thread issues a TMA box for each panel of a tile (128
-//           bytes of its columns, one swizzle atom), with all rows of the tile.
+//   rows    The rows of a sequence lie one after the other. One thread issues a TMA box for each swizzle atom of a tile
+//           (128 bytes of its columns), with all rows of the tile.
 //   pages   The rows of a sequence lie in pages of a pool, and a block table names the pages (PagedAttention, Kwon et
 //           al. 2023). A box has PageParams::box rows, which divides both the page and the tile, so that no box leaves
-//           its page. A warp loads a tile; a box of rows is a lane's, which issues one load for each panel of it. The
-//           lanes' loads are issued one after the other, some 80 cycles each. A box may begin at any row of the tile in
-//           shared memory: TMA swizzles by the shared address.
+//           its page. A warp loads a tile; a box of rows is a lane's, which issues one load for each swizzle atom of
+//           it. The lanes' loads are issued one after the other, some 80 cycles each. A box may begin at any row of the
+//           tile in shared memory: TMA swizzles by the shared address.
 //   slots   Pages of which less than 8 rows follow each other, down to single rows. A warp copies the rows by
 //           cp.async, 16 bytes a lane, and swizzles them itself. Whoever multiplies them needs a proxy fence first:
 //           fence_for_wgmma().
@@ -71,10 +71,10 @@ __device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
   if constexpr (V.kv.layout == KvLayout::paged_cp_async) at.arrive_full(ring);
 }
 
-// By whoever has waited for a stage that a loader fills, before wgmma reads it. cp.async writes by the generic proxy
-// and completes after its thread has gone on, so the writer cannot fence; the reader does, after the mbarrier has
-// ordered the writes before it. (Stages that Transposers or Dequantisers fill are fenced by these already: there it is
-// executed needlessly.)
+// Called after the wait for a stage, before the wgmma that reads it. Only slots need it: cp.async writes through the
+// generic proxy and completes asynchronously, so the thread that issues it cannot execute the proxy fence. The threads
+// that read do, after the wait for the mbarrier has made the writes visible to them. (For stages that Transposers or
+// Dequantisers fill it is redundant: these have fenced.)
 template <FwdVariant V>
 __device__ __forceinline__ void fence_for_wgmma() {
   if constexpr (V.kv.layout == KvLayout::paged_cp_async) ptx::fence_proxy_async_shared();
@@ -117,15 +117,16 @@ struct PageOfRow {
   }
 };
 
-// Lane l has the l-th of 32 boxes, and has read the table for the next 32, which lie below.
+// The boxes are visited in descending key order, a group of 32 at a time: lane l has box l of the present group, and
+// has read the table for box l of the next group, which is 32 boxes lower.
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvLayout::paged_tma> {
   const FwdParams& params;
   PageOfRow page_of;
   int head;
   int first;      // row of lane 0's box
-  int here, end;  // of this lane's box: its rows that count, and where in granules of the map they end
-  int next_page;  // of its box among the next 32
+  int here, end;  // of this lane's box: its rows that count; the map coordinate, in granules, of the row after them
+  int next_page;  // of this lane's box in the next group
 
   __device__ KvSource(const FwdParams& params, const WorkItem& item)
       : params(params), page_of(params, item), head(kv_head<V>(params, item)) {
@@ -142,9 +143,9 @@ struct KvSource<V, Side, KvLayout::paged_tma> {
       const int row = first + lane() * params.pages.box - begin;
       if (static_cast<unsigned>(row) < V.tiles.kv)
 #pragma unroll
-        for (int i = 0; i < Tile::panels; ++i)
-          ptx::tma_load_5d(tile.panel(i) + row * panel_row_bytes, map(), full, i * Tile::panel_columns,
-                           map_rows - here, head, end, map_rows);
+        for (int i = 0; i < Tile::atoms; ++i)
+          ptx::tma_load_5d(tile.atom(i) + row * atom_row_bytes, map(), full, i * Tile::atom_columns, map_rows - here,
+                           head, end, map_rows);
       if (first <= begin) return;
       first -= 32 * params.pages.box;
       hold(next_page);
@@ -165,15 +166,16 @@ struct KvSource<V, Side, KvLayout::paged_tma> {
   static __device__ int lane() { return threadIdx.x % 32; }
 };
 
-// Lane l has the rows l, l + 32, ... of a tile, and has read the table for those of the next tile, which lies below.
-// Each lane copies 16 bytes of a row, or of one of several rows at once, always of the same columns. So 32 copies take
-// a shuffle for the number of the row's granule, a product for its address, and little more: a warp has to issue them
-// at its share of the memory's speed. docs/experiments/0051-even-splits.md.
+// Lane l looks up the pages of the rows l, l + 32, ... of a tile, and has read the table for those of the next tile,
+// which lies below. To copy, each lane always has the same columns, 16 bytes wide; where a row has fewer than 32 such
+// pieces, the warp copies several rows at once. So 32 copies take one shuffle (the row's granule, from the lane that
+// has looked it up), one multiplication (its address) and little more. With more, the rate at which this one warp
+// issues copies would be the limit instead of memory. docs/experiments/0051-even-splits.md.
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvLayout::paged_cp_async> {
   static constexpr int groups = (V.tiles.kv + 31) / 32;  // of 32 rows
-  static constexpr int units = panels(Side == KvSide::k ? V.dims.qk : V.dims.v, size_of(V.kv.dtype)) * 8;  // of a row
-  static constexpr int together = units < 32 ? 32 / units : 1;                                             // rows
+  static constexpr int units = atoms(Side == KvSide::k ? V.dims.qk : V.dims.v, size_of(V.kv.dtype)) * 8;  // of a row
+  static constexpr int together = units < 32 ? 32 / units : 1;                                            // rows
   static constexpr int copies = (units + 31) / 32;  // of a lane, of a row
   static_assert(8 % together == 0, "the swizzle repeats after 8 rows");
 
@@ -192,7 +194,7 @@ struct KvSource<V, Side, KvLayout::paged_cp_async> {
 
   template <class Tile>
   __device__ void load(Tile& tile, ptx::u64* full, int kv_tile) {
-    static_assert(Tile::panels * 8 == units);
+    static_assert(Tile::atoms * 8 == units);
     const ptx::u32 to = tile.row(unit() / 8, row_of_lane());
 #pragma unroll
     for (int i = 0; i < groups; ++i) {
@@ -207,12 +209,12 @@ struct KvSource<V, Side, KvLayout::paged_cp_async> {
       for (int j = 0; j < 32 && 32 * i + j < V.tiles.kv; j += together) {
         const int granule = __shfl_sync(~0u, my_granule, j + row_of_lane());
         const char* const from = columns + granule * static_cast<long long>(granule_bytes());
-        const ptx::u32 row = to + (32 * i + j) * panel_row_bytes + Tile::unit(unit() % 8 ^ row_of_lane(), j % 8);
+        const ptx::u32 row = to + (32 * i + j) * atom_row_bytes + Tile::unit(unit() % 8 ^ row_of_lane(), j % 8);
 #pragma unroll
         for (int copy = 0; copy < copies; ++copy) {
           if (together * units % 32 != 0 && unit() + 32 * copy >= units) break;  // no column is left for this lane
           const bool zeros = !(rows >> j & 1) || (unit() + 32 * copy) * 16 >= bytes();
-          ptx::cp_async_16(row + 4 * copy * Tile::panel_bytes, from + 512 * copy, zeros);
+          ptx::cp_async_16(row + 4 * copy * Tile::atom_bytes, from + 512 * copy, zeros);
         }
       }
     }

@@ -68,7 +68,7 @@ struct TrackingMax : Softmax {
   }
 };
 
-// Raises the numbers of an M tile's heads in memory, by all lanes of its warps: one for the 16 rows of a warp, or of
+// Raises the values of an M tile's heads in memory, by all lanes of its warps: one for the 16 rows of a warp, or of
 // PackGQA tiles one for each row. As integers, floats without a sign have the order of floats, and those with one the
 // opposite; -inf, which is there at first, gives way to either.
 template <FwdVariant V>

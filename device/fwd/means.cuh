@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the means of K and V that smooth variants leave out of their loop, added to a finished M tile.
 //
-// With k = k' + mean_k every score of a row is larger by scale q.mean_k. That is one number a row, so weights and O are
-// as without it, and only the row max grows that lse and a sink are compared with. With v = v' + mean_v a row's O
+// With k = k' + mean_k every score of a row is larger by scale q.mean_k. That is one value for each row, so weights and
+// O are as without it, and only the row max grows that lse and a sink are compared with. With v = v' + mean_v a row's O
 // gains mean_v times the sum of its weights: O is not divided by anything yet here, and without keys the sum is 0.
 //
 // All of it comes from global memory, once an item, so it is asked for at once and while the last P V runs: a warp has
 // its 16 rows of Q and the means 4 columns a lane, and each number once. Behind the next S, where other Consumers would
-// not wait for it, there are no registers: 256 columns took 1.13 times as long.
+// not wait for it, there are no registers: head dim 256 took 1.13 times as long.
 #pragma once
 #include "contract/fields.h"
 #include "contract/fwd_params.h"
@@ -30,7 +30,7 @@ namespace froghopper::fwd {
 template <FwdVariant V>
 struct Means {
   using Q = typename attn::Element<V.dtype>::type;     // in memory
-  using Four = Pick<is_8_bit(V.dtype), uint1, uint2>;  // numbers of Q
+  using Four = Pick<is_8_bit(V.dtype), uint1, uint2>;  // values of Q
   using Output = tile::Accum<fwd_columns(V)>;
 
   static constexpr int columns = 4, together = 32 * columns;  // that a lane, and that a warp reads at once
@@ -48,7 +48,7 @@ struct Means {
 #pragma unroll
       for (float& x : some) x = 0.f;
     if (m_tile.seq_kv() == 0) return;  // the means of no rows
-    const float* const mean = numbers(params, item, params.means.v) + first_column<V>(half);
+    const float* const mean = values(params, item, params.means.v) + first_column<V>(half);
 #pragma unroll
     for (int i = 0; i < fwd_columns(V); i += together)
       load(v[i / together], mean, i + lane_column(), columns_from<V>(params, half));
@@ -83,7 +83,7 @@ struct Means {
 
  private:
   static __device__ int lane_column() { return threadIdx.x % 32 * columns; }
-  static __device__ const float* numbers(const FwdParams& params, const WorkItem& item, const ScaleValues& of) {
+  static __device__ const float* values(const FwdParams& params, const WorkItem& item, const ScaleValues& of) {
     return of.data + item.sequence * of.batch + kv_head<V>(params, item) * of.head;
   }
   static __device__ __forceinline__ void load(float (&x)[columns], const float* from, int column, int end) {
@@ -99,7 +99,7 @@ struct Means {
   // q.mean_k. Padding rows are not read and have 0.
   static __device__ __forceinline__ attn::RowPair with_mean(const FwdParams& params, const WorkItem& item,
                                                             const MTile<V>& m_tile) {
-    const float* const mean = numbers(params, item, params.means.k);
+    const float* const mean = values(params, item, params.means.k);
     const int first_row = threadIdx.x / 32 % 4 * rows;
     float sums[rows] = {};
 #pragma unroll
@@ -139,8 +139,8 @@ struct Means {
     return (low.x * k[0] + low.y * k[1]) + (high.x * k[2] + high.y * k[3]);
   }
 
-  // Of 16 numbers that each lane has, the sums over all lanes: lanes 2 r and 2 r + 1 get that of number r. At each step
-  // a lane keeps half of the numbers and gives the other half to the lane that keeps them.
+  // Of 16 values that each lane has, the sums over all lanes: lanes 2 r and 2 r + 1 get that of number r. At each step
+  // a lane keeps half of the values and gives the other half to the lane that keeps them.
   template <int Half = rows / 2>
   static __device__ __forceinline__ float sum_of_lanes(const float (&x)[2 * Half]) {
     const bool upper = threadIdx.x & (2 * Half);

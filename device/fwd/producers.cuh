@@ -117,9 +117,10 @@ struct Dispatcher {
     q.begin_fill(smem.q_ring, 0);
   }
 
-  // Every CTA has one item or none, so no ticket is drawn. Consumers store an item only when the next one is known,
-  // and a launch's first ticket takes two or three dependent accesses to global memory (the counter has to be reset),
-  // some 2 us: a short item would wait for it before its store. The loader of K may arrive at draw_now all the same.
+  // Every CTA has one item or none, so no ticket is drawn, and the end marker can be published at once. That pays:
+  // Consumers run the epilogue of an item only after they have taken the next one, and a launch's first ticket takes
+  // two or three dependent accesses to global memory (the counter has to be reset), some 2 us, which the epilogue of a
+  // short item would wait for. The loader of K may arrive at draw_now all the same; nobody waits there.
   __device__ void take_only(const WorkItem& item) {
     let_next_kernel_start();
     if (!first_lane()) return;
@@ -173,7 +174,7 @@ struct Dispatcher {
 
   __device__ void load_q(const WorkItem& item) {
     const PackParams& pack = params.pack;
-    const int bytes = V.pack_gqa ? QTile::panels * QTile::panel_row_bytes * pack.rows * pack.heads : QTile::bytes;
+    const int bytes = V.pack_gqa ? QTile::atoms * QTile::atom_row_bytes * pack.rows * pack.heads : QTile::bytes;
     ptx::u64* full = q.begin_fill(smem.q_ring, bytes);
     const int head = V.pack_gqa ? item.head * pack.heads : item.head;
     const attn::TmaRows<V.ragged> rows(head, item.sequence, params.ragged.cu_q, item.lengths.q_first,

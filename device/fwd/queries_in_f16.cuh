@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: Q becomes f16, in its place, to be multiplied by 8-bit K as f16.
 //
-// bf16: two numbers of K become f16 by one instruction, bf16 by four. Each row of Q is multiplied by the power of two
-// that brings its largest number to [2^15, 2^16), and its scores by the inverse. The 8 bits of a bf16 number are exact
+// bf16: two values of K become f16 by one instruction, bf16 by four. Each row of Q is multiplied by the power of two
+// that brings its largest value to [2^15, 2^16), and its scores by the inverse. The 8 bits of a bf16 value are exact
 // then down to 2^-32 of the largest one, and what is smaller is off by 2^-40 of that at most: far below what a sum in
 // fp32 keeps.
 // 8 bits: exactly. Rows of a PackGQA tile are of several heads and have their scales.
@@ -29,7 +29,7 @@
 
 namespace froghopper::fwd {
 
-// A quad has two rows of Q, `row` and `row + 8`; a lane reads 16 bytes of each half of a row of a panel.
+// A quad has two rows of Q, `row` and `row + 8`; a lane reads 16 bytes of each half of a row of a swizzle atom.
 template <class Tile>
 struct RowsOfQuad {
   // halves: the shared addresses of this lane's 16 bytes, one in either half of the row. Odd rows take the second half
@@ -42,19 +42,19 @@ struct RowsOfQuad {
     halves[0] = tile.row(0, row) + Tile::unit(lane % 4 + 4 * (row & 1), row % 8);
     halves[1] = tile.row(0, row) + Tile::unit(lane % 4 + 4 * (1 - (row & 1)), row % 8);
   }
-  // half: 0 or 1 are those of panel 0, 2 and 3 those of panel 1.
+  // half: 0 or 1 are those of swizzle atom 0, 2 and 3 those of swizzle atom 1.
   __device__ __forceinline__ ptx::u32 at(int half, bool bottom) const {
-    return halves[half % 2] + half / 2 * Tile::panel_bytes + (bottom ? 8 * Tile::panel_row_bytes : 0);
+    return halves[half % 2] + half / 2 * Tile::atom_bytes + (bottom ? 8 * Tile::atom_row_bytes : 0);
   }
 };
 
-// Biased by 127: of the largest number of one of a quad's rows.
+// Biased by 127: of the largest value of one of a quad's rows.
 template <class Tile>
 __device__ __forceinline__ int largest_exponent(const RowsOfQuad<Tile>& rows, bool bottom) {
   ptx::u32 x[4];
-  ptx::u32 most = 0;  // the largest of either half, without its sign: as integers such numbers have the same order
+  ptx::u32 most = 0;  // the largest of either half, without its sign: as integers such values have the same order
 #pragma unroll
-  for (int half = 0; half < 2 * Tile::panels; ++half) {
+  for (int half = 0; half < 2 * Tile::atoms; ++half) {
     ptx::ld_shared_v4(x, rows.at(half, bottom));
 #pragma unroll
     for (const ptx::u32 two : x) most = ptx::max_u16x2(most, two & 0x7fff7fff);
@@ -64,7 +64,7 @@ __device__ __forceinline__ int largest_exponent(const RowsOfQuad<Tile>& rows, bo
   return static_cast<int>(max(most >> 16, most & 0xffff)) >> 7;
 }
 
-// By what power of two a row is multiplied. Not more than leaves scores of a row of tiny numbers in the range of fp32,
+// By what power of two a row is multiplied. Not more than leaves scores of a row of tiny values in the range of fp32,
 // whose own scale is small then.
 __device__ __forceinline__ int shift_up(int exponent) {
   constexpr int top = 15, most_up = 120;
@@ -76,7 +76,7 @@ template <class Tile>
 __device__ __forceinline__ void bf16_row_to_f16(const RowsOfQuad<Tile>& rows, bool bottom, float shift) {
   ptx::u32 x[4];
 #pragma unroll
-  for (int half = 0; half < 2 * Tile::panels; ++half) {
+  for (int half = 0; half < 2 * Tile::atoms; ++half) {
     ptx::ld_shared_v4(x, rows.at(half, bottom));
 #pragma unroll
     for (ptx::u32& two : x) {
@@ -108,31 +108,31 @@ __device__ __forceinline__ attn::RowPair bf16_to_f16(Tile& q, int m_tile, int ha
   return {power_of_two(-up[0]), power_of_two(-up[1])};
 }
 
-// 8-bit numbers lie in the first half of a row's place and become 16-bit ones in all of it: they are read before any of
+// 8-bit values lie in the first half of a row's place and become 16-bit ones in all of it: they are read before any of
 // it is written.
 template <class From, int Rows, int Cols>
 __device__ __forceinline__ void fp8_to_f16(tile::SharedTile<Rows, Cols>& q) {
   using To = tile::SharedTile<Rows, Cols>;
   using Stored = tile::SharedTile<Rows, Cols, 1>;
-  static_assert(Stored::panel_bytes == To::panel_bytes);
+  static_assert(Stored::atom_bytes == To::atom_bytes);
   const ptx::u32 lane = ptx::thread_here() % 32, first = ptx::thread_here() / 32 % 4 * 16 + lane / 4;
 #pragma unroll
   for (int bottom = 0; bottom < 2; ++bottom) {
     const ptx::u32 row = first + 8 * bottom, address = q.row(0, row);
-    ptx::u32 x[2 * Stored::panels][4];
+    ptx::u32 x[2 * Stored::atoms][4];
 #pragma unroll
-    for (int half = 0; half < 2 * Stored::panels; ++half)
+    for (int half = 0; half < 2 * Stored::atoms; ++half)
       ptx::ld_shared_v4(x[half],
-                        address + half / 2 * Stored::panel_bytes + Stored::unit(half % 2 * 4 + lane % 4, row % 8));
+                        address + half / 2 * Stored::atom_bytes + Stored::unit(half % 2 * 4 + lane % 4, row % 8));
     __syncwarp();
 #pragma unroll
-    for (int half = 0; half < To::panels; ++half)  // a half of a panel of 128 columns is a panel of 64
+    for (int half = 0; half < To::atoms; ++half)  // half of a stored atom, 64 of its columns, is an atom of To
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const ptx::u32 low = x[half][2 * i], high = x[half][2 * i + 1];
         const ptx::u32 wide[4] = {ptx::cvt_f16x2<From>(low, false), ptx::cvt_f16x2<From>(low, true),
                                   ptx::cvt_f16x2<From>(high, false), ptx::cvt_f16x2<From>(high, true)};
-        ptx::st_shared_v4(address + half * To::panel_bytes + To::unit(lane % 4 * 2 + i, row % 8), wide);
+        ptx::st_shared_v4(address + half * To::atom_bytes + To::unit(lane % 4 * 2 + i, row % 8), wide);
       }
   }
 }

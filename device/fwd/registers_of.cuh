@@ -14,10 +14,10 @@ struct RegistersOf {
   static constexpr int count = fwd_consumers(V);
   static constexpr bool dequantising_warpgroup = fwd_dequantises_in_four_warps(V);
   // What S, P and O of a Consumer with FP8 MMAs take. Two Consumers are crowded above 200 of them, or 180 with a mask;
-  // three are crowded by S and O alone (fwd_immediate_pv).
+  // three are crowded by just S and O (fwd_immediate_pv).
   static constexpr int of_tiles = fwd_fp8_mma(V) ? V.tiles.kv / 2 + V.tiles.kv / 8 + V.dims.v / 2 : 0;
   static constexpr bool crowded = fwd_immediate_pv(V) || of_tiles > (V.mask == Mask::none ? 200 : 180);
-  // Consumers need all of theirs where there are 4 of them, or 256 columns.
+  // Consumers need all of theirs where there are 4 of them, or at head dim 256.
   static constexpr bool dequantises_in_few =
       fwd_dequantises_on_load(V) && !dequantising_warpgroup && (count > 3 || V.dims.v > 192);
 

@@ -46,7 +46,7 @@ struct ScoreMod {
       attn::cap(s, softmax.scale_of_scores());
       softmax.take_scale(params.scale_log2);
     } else if constexpr (V.dims.v > 192 || V.batch_invariant) {
-      // With so many columns products take so long that the exponential unit keeps up. Whether a warp takes the
+      // At such head dims products take so long that the exponential unit keeps up. Whether a warp takes the
       // polynomial is a vote of its rows, which batch-invariant variants must not have.
       attn::cap(s, params.cap_scale);
     } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/ptx: numbers of 8 bits (PTX ISA, cvt).
+// device/ptx: 8-bit values (PTX ISA, cvt).
 #pragma once
 #include "device/ptx/types.cuh"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/quantise: the products of the rotation, on the tensor core. mma multiplies 16 columns by 16 x 16 numbers,
+// device/quantise: the products of the rotation, on the tensor core. mma multiplies 16 columns by 16 x 16 values,
 // which are exactly -1, 0 and 1; the products are added up in fp32. The other bits of a column's number are butterflies
 // between registers.
 //

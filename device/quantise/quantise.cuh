@@ -4,16 +4,17 @@
 //
 // Work      a persistent CTA takes every so many-th item; an item is a tile, 128 rows of one head of one tensor
 // Roles     8 warps, 16 rows each. A quad has rows r and r + 8 of them, a thread every fourth 16 bytes of both.
-//           The first thread also finds the addresses of tiles (Walk). 3, 2 or 1 CTAs an SM, by the columns, share its
+//           The first thread also finds the addresses of tiles (Walk). 3, 2 or 1 CTAs an SM, by the head dim, share its
 //           registers (quantise_ctas_per_sm)
 // Order     the head runs fastest, so that CTAs read neighbouring memory at a time
 // Overlap   the next tiles come by cp.async while this one is computed. It is launched without overlap with other
 //           kernels
-// Barriers  one a tile, between the warps' largest numbers and the tile's. What a thread loads it reads itself. The
+// Barriers  one a tile, between the warps' largest values and the tile's. What a thread loads it reads itself. The
 //           addresses of a tile are found after one tile's barrier and read after the next one's, and they are written
 //           over when all threads have passed the barrier of the tile after the one that they were for
-// Shared    a ring of tiles, in pieces of 16 bytes a thread; the rotation's matrices; a number a warp, twice, so that
-//           the next tile's is written while this one's is read; addresses of tiles, and the Walk to the next one
+// Shared    a ring of tiles, in pieces of 16 bytes a thread; the rotation's matrices; one value for each warp, twice,
+//           so that the next tile's is written while this one's is read; addresses of tiles, and the Walk to the next
+//           one
 // Padding   rows past a sequence's end and columns past a row's are zeros, whatever memory holds there
 #pragma once
 #include "contract/quantise.h"
@@ -46,7 +47,7 @@ struct Quantise {
   static_assert(tiles_ahead < quantise_known_tiles);
 
   // What a thread has of a tile: 8 columns of each group, of two rows.
-  using Numbers = float[groups][2][8];
+  using Values = float[groups][2][8];
 
   struct Smem {
     uint4 ring[stages][groups][2][threads];
@@ -115,7 +116,7 @@ struct Quantise {
                                   AfterBarrier after_barrier) {
     const int rotation = tile.rotation;
     const Scaling scaling = params.scaling;
-    Numbers x;
+    Values x;
     if (rotation)
       rotate(smem, from, rotation, x);
     else
@@ -140,7 +141,7 @@ struct Quantise {
     store(tile, x, norm * ptx::rcp_approx(scale));
   }
 
-  static __device__ void read(const uint4 (&from)[groups][2][threads], Numbers& x) {
+  static __device__ void read(const uint4 (&from)[groups][2][threads], Values& x) {
 #pragma unroll
     for (int g = 0; g < groups; ++g)
 #pragma unroll
@@ -157,7 +158,7 @@ struct Quantise {
   }
 
   // Rows that do not exist stay 0.
-  static __device__ void subtract(const float* mean, int rows, Numbers& x) {
+  static __device__ void subtract(const float* mean, int rows, Values& x) {
     const int column = threadIdx.x % 4 * 8;
     const bool exists[2] = {row_of_thread() < rows, row_of_thread() + 8 < rows};
 #pragma unroll
@@ -173,8 +174,8 @@ struct Quantise {
     }
   }
 
-  // Not divided by sqrt(block): the scale is, and what numbers are multiplied by.
-  static __device__ void rotate(const Smem& smem, const uint4 (&from)[groups][2][threads], int block, Numbers& x) {
+  // Not divided by sqrt(block): the scale is, and what values are multiplied by.
+  static __device__ void rotate(const Smem& smem, const uint4 (&from)[groups][2][threads], int block, Values& x) {
 #pragma unroll
     for (int g = 0; g < groups; ++g) {
       const uint4 top = from[g][0][threadIdx.x], bottom = from[g][1][threadIdx.x];
@@ -215,7 +216,7 @@ struct Quantise {
 
   // Of groups whose numbers differ in one bit. Groups past the last one are of a tile that is wider than its rows.
   template <int Bit>
-  static __device__ void butterflies(Numbers& x) {
+  static __device__ void butterflies(Values& x) {
 #pragma unroll
     for (int g = 0; g + Bit < groups; ++g) {
       if (g & Bit) continue;
@@ -226,7 +227,7 @@ struct Quantise {
     }
   }
 
-  static __device__ float largest(const Numbers& x) {
+  static __device__ float largest(const Values& x) {
     float largest = 0.f;
 #pragma unroll
     for (int g = 0; g < groups; ++g)
@@ -245,7 +246,7 @@ struct Quantise {
   }
 
   // Even threads of a quad write the first of two groups, odd ones the second: 16 neighbouring bytes each.
-  static __device__ void store(const Tile& tile, const Numbers& x, float factor) {
+  static __device__ void store(const Tile& tile, const Values& x, float factor) {
     const bool odd = threadIdx.x % 2 != 0;
     const int column = threadIdx.x % 4 / 2 * 16 + (odd ? group_columns : 0);
     const long long to_next_row = tile.to_row;

@@ -29,7 +29,7 @@ struct alignas(16) Tile {
   char* to;
   long long to_row;  // bytes from row to row
   int rows;          // that count; at most 0: none
-  int dim;           // columns in memory
+  int dim;           // head dim in memory
   int rotation;      // columns of a block; 0: not rotated
   float norm;        // 1/sqrt(rotation), or 1
   float* scale;      // null: another tile's is the same

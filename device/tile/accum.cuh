@@ -108,19 +108,19 @@ __device__ __forceinline__ void round_to(OperandA8<Cols>& dst, const Accum<Cols>
 }
 
 // Writes a 64-row M tile transposed: dst[first_row + c][first_col + r] = src[r][c]. first_row is a multiple of 8,
-// first_col of a panel's columns. An 8 x 8 block is one stored row of 16 bytes a lane: no bank conflicts.
+// first_col of a swizzle atom's columns. An 8 x 8 block is one stored row of 16 bytes a lane: no bank conflicts.
 // A thread's address is computed anew each time: kept through a loop that has no register left, it would be spilled. A
 // caller that has one keeps it.
 template <int Rows, int Cols>
 __device__ __forceinline__ u32 transposed_address(SharedTile<Rows, Cols>& dst, int first_row, int first_col) {
   using Tile = SharedTile<Rows, Cols>;
   const u32 thread = ptx::thread_here(), lane = thread % 32, unit = thread / 32 % 4 * 2 + lane / 8 % 2;
-  return dst.row(first_col / Tile::panel_columns, first_row + lane / 16 * 8 + lane % 8) + Tile::unit(unit, lane % 8);
+  return dst.row(first_col / Tile::atom_columns, first_row + lane / 16 * 8 + lane % 8) + Tile::unit(unit, lane % 8);
 }
 template <class Tile, int N>
 __device__ __forceinline__ void store_transposed_at(u32 address, const OperandA<N>& src) {
 #pragma unroll
-  for (int i = 0; i < N / 16; ++i) ptx::stmatrix_x4_trans(address + i * 16 * Tile::panel_row_bytes, src.x[i]);
+  for (int i = 0; i < N / 16; ++i) ptx::stmatrix_x4_trans(address + i * 16 * Tile::atom_row_bytes, src.x[i]);
 }
 template <int Rows, int Cols, int N>
 __device__ __forceinline__ void store_transposed(SharedTile<Rows, Cols>& dst, int first_row, int first_col,
@@ -142,8 +142,8 @@ __device__ __forceinline__ void round_into(SharedTile<Rows, TileCols>& dst, int 
     const u32 y[4] = {ptx::cvt_pack2<T>(its[0], its[1]), ptx::cvt_pack2<T>(its[2], its[3]),
                       ptx::cvt_pack2<T>(its[4], its[5]), ptx::cvt_pack2<T>(its[6], its[7])};
     // To move by units within a row of 128 bytes is an exclusive or: unit() does no more.
-    const int bytes = col % Tile::panel_columns * 2;
-    ptx::stmatrix_x4((at ^ bytes) + col / Tile::panel_columns * Tile::panel_bytes, y);
+    const int bytes = col % Tile::atom_columns * 2;
+    ptx::stmatrix_x4((at ^ bytes) + col / Tile::atom_columns * Tile::atom_bytes, y);
   }
 }
 

@@ -15,7 +15,7 @@ from froghopper._values import flag, plain
 from froghopper._xla import check_problem
 from froghopper._xla_kind import SCALES, Kind, Options
 
-ARRAYS = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv", "sink")
+ARRAYS = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv", "block_table", "sink")
 OPTIONS = ("causal", "window", "softcap", "scale", "align", "deterministic", "attention_chunk", "invariant", "max_sms")
 
 
@@ -31,6 +31,9 @@ def described(given: dict[str, Any]) -> tuple[Options, tuple[str, ...], Given]:
              **{name: given[name] for name in ("alibi_slopes", "gate")}}
     arrays = {name: checked(name, array, q, of_o) for name, array in found.items()
               if array is not None or name in ("q", "k", "v", *HELD)}
+    if given["block_table"] is not None and ("o" in arrays or return_max_logit):
+        given_too = "accumulate" if "o" in arrays else "return_max_logit"
+        raise Unsupported(f"{given_too} is given with block_table; attention to pages has none. Leave it out.")
     if given["alibi_slopes"] is not None:
         check_rank("q", arrays["q"].shape, given["cu_seqlens_q"] is not None)
         arrays["alibi_slopes"] = slopes_of(arrays)
@@ -61,6 +64,9 @@ def check_derivative(options: Options, arrays: Given) -> None:
     if "o" in arrays:
         raise Unsupported("accumulate is given and a gradient is asked for; what is merged has none. Merge (o, lse) of "
                           "attention(..., return_lse=True) yourself.")
+    if "block_table" in arrays:
+        raise Unsupported("block_table is given and a gradient is asked for; attention to pages has none. Give "
+                          "jax.lax.stop_gradient of every array.")
     if options.types:
         raise Unsupported(f"a gradient is asked for and k is {options.types.kv}; gradients are computed of float16, "
                           "bfloat16 and float32. Multiply q, k and v by their scales in one of these and give no "

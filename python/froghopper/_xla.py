@@ -64,13 +64,16 @@ def again(kind: Kind) -> Function:
 @functools.lru_cache(maxsize=None)
 def batched(kind: Kind) -> Function:
     """jax.vmap's rule. Examples become further sequences; where they share packed lengths, or have sinks of their own,
-    further heads; where packed examples differ in lengths, they are computed one after the other."""
+    further heads; where packed examples differ in lengths, or have pools of their own, they are computed one after the
+    other."""
     function = custom_vmap(lambda *arrays: tuple(partitioned(kind, *heads_of(kind, arrays))(*arrays)))
 
     def rule(size: int, are_batched: Sequence[bool], *arrays: jax.Array) -> tuple[Arrays, tuple[bool, ...]]:
         of = dict(zip(kind.names, are_batched))
         as_heads = kind.packed or of.get("sink", False) or "grad_sink" in kind.results
-        if as_heads and any(of.get(name, False) for name in LENGTHS): results = one_by_one(kind, are_batched, arrays)
+        own_lengths = as_heads and (kind.paged or any(of.get(name, False) for name in LENGTHS))
+        own_pool = any(is_batched and "z" in kind.dims_of(name) for name, is_batched in of.items())
+        if own_lengths or own_pool: results = one_by_one(kind, are_batched, arrays)
         elif as_heads: results = larger(kind, size, are_batched, arrays, "h")
         else: results = larger(kind, size, are_batched, arrays, "b")
         return results, (True,) * len(results)

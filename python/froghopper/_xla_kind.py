@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from froghopper import _c
-from froghopper._call import Packed, Types, Window, describe
+from froghopper._call import Packed, Paged, Types, Window, describe, describe_paged
 from froghopper._quantise import quantising
 
-# What the dimensions of each array are: examples, rows, keys, heads, columns, ends and used lengths. A head of q is
+# What the dimensions of each array are: examples, rows, keys, heads, columns, ends, used lengths, pages. A head of q is
 # (h g), the g-th of those that share the key head h. First of sequences of equal length, then packed.
 Q_HEADS = "(h g)"
 DIMS = {
@@ -21,11 +21,15 @@ DIMS = {
     "alibi_slopes": ("b (h g)", "n (h g)"), "max_logit": ("b (h g)", "n (h g)"),
     "gate": ("b s (h g) e", "s (h g) e"), "scale_q": ("b c (h g)", "n c (h g)"), "scale_k": ("b u h", "n u h"),
     "scale_v": ("b u h", "n u h"), "mean_k": ("b h d", "n h d"), "mean_v": ("b h e", "n h e"),
+    "block_table": ("b w", "n w"),
 }
+POOLS = {"k": "z p h d", "v": "z p h e"}  # pages of a pool, which any sequence may have
 COPY, GRADIENT = "quantised_", "grad_"  # before the name of what has the same dimensions
 OF_TOKENS = ("b t h", "t h")  # scales of each row of k and v
-ROWS_AND_COLUMNS = "stdemncu"  # and lengths of packed sequences, blocks of rows of q, k and v: they stay whole
+# Also pages, lengths of packed sequences, and blocks of rows of q, k and v: they stay whole.
+ROWS_AND_COLUMNS = "stdemncuzpw"
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv")
+WHOLE_NUMBERS = (*LENGTHS, "block_table")  # they have no derivatives
 SCALES = ("scale_q", "scale_k", "scale_v", "mean_k", "mean_v")
 
 
@@ -73,10 +77,16 @@ class Kind(NamedTuple):
     @property
     def packed(self) -> bool: return "cu_seqlens_q" in self.names
 
+    @property
+    def paged(self) -> bool: return "block_table" in self.names
+
     def dims_of(self, name: str) -> list[str]:
         """Names of the dimensions of an array; a gradient has those of what it is the gradient of, and a copy too."""
         dims, types = DIMS[name.removeprefix(GRADIENT).removeprefix(COPY)], self.options.types
-        if types and types.scale_tokens and name in ("scale_k", "scale_v"): dims = OF_TOKENS
+        if self.paged and name in POOLS: return POOLS[name].split()
+        if types and types.scale_tokens and name in ("scale_k", "scale_v"):
+            if self.paged: return POOLS["k"].split()[:-1]
+            dims = OF_TOKENS
         elif types and types.scale_v_columns and name == "scale_v": dims = DIMS["mean_v"]
         words = dims[self.packed].replace(Q_HEADS, "hg").split()
         return [Q_HEADS if word == "hg" else word for word in words]
@@ -87,16 +97,24 @@ class Kind(NamedTuple):
         q, k, v = (of[name].shape for name in "qkv")
         options = self.options._asdict()
         longest_q, longest_kv = options.pop("max_seqlen_q"), options.pop("max_seqlen_kv")
+        options |= dict(seqused="seqused_q" in of or "seqused_kv" in of, sink="sink" in of, gate="gate" in of,
+                        alibi="alibi_slopes" in of)
+        if self.paged:
+            return describe_paged(q, k, v, of["q"].dtype.name, self.lengths_in_pages(of), **options)
         packed = Packed(of["cu_seqlens_q"].shape[0] - 1, q[0] if longest_q is None else longest_q,
                         k[0] if longest_kv is None else longest_kv) if self.packed else None
-        seqused = "seqused_q" in of or "seqused_kv" in of
         if self.copies:
-            return quantising((q, k, v), of["q"].dtype.name, packed=packed, seqused=seqused,
+            return quantising((q, k, v), of["q"].dtype.name, packed=packed, seqused=options["seqused"],
                               max_sms=self.options.max_sms, **self.copies._asdict()).problem
-        return describe(q, k, v, of["q"].dtype.name, backward=self.backward, packed=packed, sink="sink" in of,
-                        seqused=seqused, accumulate=self.merges,
-                        alibi="alibi_slopes" in of, max_logit="max_logit" in self.results, gate="gate" in of,
-                        **options)
+        return describe(q, k, v, of["q"].dtype.name, backward=self.backward, packed=packed, accumulate=self.merges,
+                        max_logit="max_logit" in self.results, **options)
+
+    def lengths_in_pages(self, of: dict[str, Any]) -> Paged:
+        """Of arrays of these names, where k and v are pools: None for a bound is all rows that there are."""
+        q, table = of["q"].shape, of["block_table"].shape
+        most_q, most_kv = self.options.max_seqlen_q, self.options.max_seqlen_kv
+        return Paged(table[0], (q[0] if self.packed else q[1]) if most_q is None else most_q,
+                     table[1] * of["k"].shape[1] if most_kv is None else most_kv, self.packed)
 
     def result_types(self, arrays: Sequence[Any]) -> list[tuple[tuple[int, ...], Any]]:
         """Shape and type of each result."""

@@ -30,7 +30,7 @@ from froghopper._jax_problem import check_derivative, described, fits, in_users_
 from froghopper._values import Align
 from froghopper._words import again, too_many
 from froghopper._xla import compute, in_explicit_mesh, is_explicit
-from froghopper._xla_kind import LENGTHS, SCALES, Options
+from froghopper._xla_kind import SCALES, WHOLE_NUMBERS, Options
 
 if TYPE_CHECKING:
     from froghopper import _jax_context_parallel as context_parallel
@@ -44,7 +44,7 @@ def __dir__() -> list[str]: return sorted(__all__)
 
 
 Scale: TypeAlias = float | Array | None
-ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink", "o", "lse", "alibi_slopes", "max_logit", "gate", *SCALES)
+ARGUMENTS = ("q", "k", "v", *WHOLE_NUMBERS, "sink", "o", "lse", "alibi_slopes", "max_logit", "gate", *SCALES)
 
 
 @overload
@@ -56,7 +56,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
               scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
-              mean_k: Array | None = ..., mean_v: Array | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., block_table: Array | None = ...,
               return_max_logit: Literal[False] = ...) -> Array: ...
 
 
@@ -69,7 +69,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
               scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
-              mean_k: Array | None = ..., mean_v: Array | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., block_table: Array | None = ...,
               return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
@@ -82,7 +82,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
               scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
-              mean_k: Array | None = ..., mean_v: Array | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., block_table: Array | None = ...,
               return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
 
 
@@ -95,7 +95,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
               scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
-              mean_k: Array | None = ..., mean_v: Array | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., block_table: Array | None = ...,
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
@@ -108,7 +108,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
               scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
-              mean_k: Array | None = ..., mean_v: Array | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., block_table: Array | None = ...,
               return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
@@ -121,7 +121,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
               scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
-              mean_k: Array | None = ..., mean_v: Array | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., block_table: Array | None = ...,
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
@@ -134,7 +134,7 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
               alibi_slopes: Array | None = None, attention_chunk: int = 0, invariant: bool = False,
               return_max_logit: bool = False, max_sms: int = 0, gate: Array | None = None,
               scale_q: Scale = None, scale_k: Scale = None, scale_v: Scale = None, out_dtype: Any = None,
-              mean_k: Array | None = None, mean_v: Array | None = None,
+              mean_k: Array | None = None, mean_v: Array | None = None, block_table: Array | None = None,
               **others: Any) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
 
@@ -179,6 +179,10 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
                    scale_k and scale_v for each row, shaped as k without its columns (on a GPU with 16-bit q). No
                    gradients
     out_dtype      with 8-bit k and v: the type of o; None for that of q, or bfloat16 with 8-bit q
+    block_table    [batch, columns] int32: k and v are a pool, [pages, page_size, heads_kv, dim], and this is the page
+                   that holds rows column * page_size and on of a sequence. Columns past its last row that counts may
+                   hold anything. seqused_kv says how many rows count, None for all columns; q may be packed, with
+                   cu_seqlens_q alone. Without gradients, accumulate and return_max_logit. Only on CPUs is it checked
     mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, the mean of each sequence, which was subtracted before
                    it was quantised; both or none
 
@@ -241,7 +245,7 @@ def backward(options: Options, results: tuple[str, ...], kept: tuple[Given, Arra
     arrays, o, lse = in_order(kept[0]), *kept[1:]
     of_results = dict(zip(results, grads if len(results) > 1 else (grads,)))
     of_results.pop("max_logit", None)  # a constant
-    wanted = tuple("grad_" + name for name in arrays if name not in (*LENGTHS, "alibi_slopes"))
+    wanted = tuple("grad_" + name for name in arrays if name not in (*WHOLE_NUMBERS, "alibi_slopes"))
     given = {**arrays, "o": o, "lse": lse, **{"grad_" + name: x for name, x in of_results.items()}}
     found = dict(zip(wanted, compute(kind_of(options, given, wanted), tuple(given.values()))))
     return {name: found.get("grad_" + name) for name in arrays},

@@ -73,7 +73,7 @@ std::string step_lines(const DequantiseStep& step) {
               name_of(step.variant.dtype), name_of(step.variant.to));
 }
 
-std::string step_lines(const FillStep&) { return "\n  numbers    max_logit of every sequence and head, to -inf"; }
+std::string step_lines(const FillStep&) { return "\n  values    max_logit of every sequence and head, to -inf"; }
 
 std::string step_lines(const CombineStep& step) {
   if (step.variant.even)
@@ -125,7 +125,7 @@ std::string step_lines(const QuantiseStep& step) {
   const char* what = "";
   switch (step.scaling) {
     case Scaling::own: what = "each with a scale of its own"; break;
-    case Scaling::look: what = "looked at for their largest number"; break;
+    case Scaling::look: what = "looked at for their largest value"; break;
     case Scaling::shared: what = "with the scale of their sequence and head"; break;
   }
   return text("\n  tiles      {} rows x {} columns, {}; {} of them on their way", quantise_rows, step.variant.dim,

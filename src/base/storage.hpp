@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// base: numbers as tensors store them. Reading is exact, writing rounds to nearest, ties to even.
+// base: values as tensors store them. Reading is exact, writing rounds to nearest, ties to even.
 // Bits only, no vector unit: for the oracle and the checks, where clarity counts and speed does not.
 #pragma once
 #include <algorithm>
@@ -46,7 +46,7 @@ inline uint16_t float_to_f16(float x) {
   const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
   const float size = std::fabs(x);
   if (std::isnan(x)) return sign | 0x7e00;
-  if (size >= 65520.0f) return sign | 0x7c00;  // 65504 is the largest number; from half a step above it: infinity
+  if (size >= 65520.0f) return sign | 0x7c00;  // 65504 is the largest value; from half a step above it: infinity
   // nearbyint rounds ties to even. Below 2^-14 the step is 2^-24; above, 2^-10 of the power of two below the number.
   // A fraction that rounds up to the next power of two carries into the exponent, which is the right number.
   if (size < 0x1p-14f) return sign | static_cast<uint16_t>(std::nearbyint(size * 0x1p24f));
@@ -55,7 +55,7 @@ inline uint16_t float_to_f16(float x) {
   return sign | static_cast<uint16_t>(((exponent + 15) << 10) + fraction - 1024);
 }
 
-// e4m3: 4 bits of exponent around 7 and 3 of fraction. No infinity, and one NaN of either sign: the largest number is
+// e4m3: 4 bits of exponent around 7 and 3 of fraction. No infinity, and one NaN of either sign: the largest value is
 // 1.75 2^8 = 448.
 constexpr float e4m3_to_float(uint8_t bits) {
   const uint32_t sign = bits >> 7, exponent = bits >> 3 & 15, fraction = bits & 7;
@@ -67,7 +67,7 @@ constexpr float e4m3_to_float(uint8_t bits) {
 // e5m2 is the upper half of fp16, infinities and NaN as well.
 constexpr float e5m2_to_float(uint8_t bits) { return f16_to_float(static_cast<uint16_t>(bits << 8)); }
 
-// What is larger than the largest number becomes it, infinity too, as in the instructions that make these numbers
+// What is larger than the largest value becomes it, infinity too, as in the instructions that make these values
 // (cvt.rn.satfinite). least: the exponent of the smallest normal number, 1 - bias.
 inline uint8_t float_to_8_bits(float x, int fraction_bits, int least, float largest) {
   const uint8_t sign = std::signbit(x) ? 0x80 : 0;
@@ -93,7 +93,7 @@ inline float rounded(float x, Dtype t) {
   return x;
 }
 
-// One element of a tensor of numbers; integers are read as such.
+// One element of a tensor of values; integers are read as such.
 inline float load(const void* tensor, int64_t i, Element e) {
   switch (e) {
     case Element::f16: return f16_to_float(static_cast<const uint16_t*>(tensor)[i]);

@@ -194,9 +194,9 @@ void Builder::begin(bool with_merging, size_t first_merged) {
     }
   }
   if (!merges || rows == 0) return;
-  const int64_t columns = job.backward() ? dim_qk : dim_v;
+  const int64_t dim = job.backward() ? dim_qk : dim_v;
   if (job.rounds()) o_first_ = parts[first_merged].begin;
-  const int64_t words = batch * (rows - o_first_) * heads_q * columns;
+  const int64_t words = batch * (rows - o_first_) * heads_q * dim;
   (job.backward() ? grad_q : o_) = target(job.backward() ? Buffer::grad_q : Buffer::o, words);
   add(Fill{job.backward() ? grad_q : o_, 0, words});
 }
@@ -217,8 +217,8 @@ Attend Builder::call(fh_problem p, const Piece& first, bool with_sink, const Blo
   p.accumulate = merged;
   if (merged) p.sink = whole.sink && job.backward() && with_sink;
   const int64_t q_row = heads_q * dim_qk, o_row = heads_q * dim_v;
-  const auto own = [&](Buffer buffer, int64_t row_numbers, int64_t number) {
-    return Operand{{buffer, first.row * row_numbers * number}, rows};
+  const auto own = [&](Buffer buffer, int64_t row_values, int64_t number) {
+    return Operand{{buffer, first.row * row_values * number}, rows};
   };
   Attend a{};
   a.row = row_at(shard, first.row), a.key = key_in(block.parts, first.key);

@@ -87,7 +87,7 @@ struct Attend {
   int64_t row = 0, key = 0;  // where they are in the whole sequence, to be printed
   Operand q, k, v, o, grad_o, grad_q, grad_k, grad_v;
   Place lse, grad_lse;
-  int64_t lse_rows = 0;  // numbers from one head of lse to the next, where these are not the call's rows
+  int64_t lse_rows = 0;  // values from one head of lse to the next, where these are not the call's rows
   Place sink, slopes, grad_sink;
   Place cu_seqlens_q, cu_seqlens_kv;  // of several documents
   Place seqused_q, seqused_kv;        // where rows or keys lie between them that are not theirs

@@ -16,9 +16,9 @@
 namespace froghopper::cpu {
 namespace {
 
-std::vector<float> floats_of(const View& numbers) {
-  std::vector<float> floats(numbers.data ? numbers.dim : 0);
-  if (numbers.data) load_row(numbers.data, 0, numbers.dim, numbers.element, floats.data());
+std::vector<float> floats_of(const View& values) {
+  std::vector<float> floats(values.data ? values.dim : 0);
+  if (values.data) load_row(values.data, 0, values.dim, values.element, floats.data());
   return floats;
 }
 

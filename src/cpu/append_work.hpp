@@ -23,7 +23,7 @@ struct HeadsToAppend {
   const float *cos, *sin;  // of its position
   float* scales;           // 8-bit `to`: what rows are divided by
   int64_t stride_scales;   // from head to head
-  bool own_scales;         // they are made of each row's largest number, and written
+  bool own_scales;         // they are made of each row's largest value, and written
   float* scratch;          // dim floats, 64-byte aligned
 };
 

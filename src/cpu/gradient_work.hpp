@@ -19,15 +19,15 @@ inline constexpr int q_tile_rows = 128;
 // The keys of a KV tile, at most. Its k, v and their gradients fit in the second-level cache, 1 MiB. At head dim
 // 128, 256 keys are 8 % faster than 128, because each Q tile is loaded for more keys.
 inline constexpr int kv_tile_max = 256;
-constexpr int64_t kv_tile_most(int64_t columns) {  // dim_qk + dim_v
-  return columns <= 256 ? kv_tile_max : columns <= 512 ? kv_tile_max / 2 : kv_tile_max / 4;
+constexpr int64_t kv_tile_most(int64_t dims) {  // dim_qk + dim_v
+  return dims <= 256 ? kv_tile_max : dims <= 512 ? kv_tile_max / 2 : kv_tile_max / 4;
 }
 
 // Each addition to a sum rounds to its last digit, so errors grow with the number of terms. Therefore sums restart at
 // 0, and each step adds some hundred terms for lengths up to 100 000: the products of a few rows, those of a bunch of Q
 // tiles, and all bunches; the keys of a span, and all spans. Where bunches and spans begin does not depend on the size
 // of KV tiles, which depends on the number of threads; so the bits do not either. Kernels of bf16 pairs have no spans.
-constexpr int64_t span_keys(int64_t columns) { return kv_tile_most(columns); }
+constexpr int64_t span_keys(int64_t dims) { return kv_tile_most(dims); }
 
 // Rows of one query head: q_tile_rows or, at the end of the sequence, fewer.
 struct QTile {
@@ -93,6 +93,6 @@ constexpr size_t gradient_floats(int dim_qk, int dim_v, int kv_tile_keys) {
          4 * dim_max + q_tile_rows / 2 * (64 + 3 * 64) + 64 * static_cast<size_t>(dim_qk > dim_v ? dim_qk : dim_v);
 }
 static_assert(gradient_floats(256, 256, kv_tile_max / 2) * sizeof(float) <= 3 << 19,
-              "at most 1.5 MiB a thread up to 256 columns");
+              "at most 1.5 MiB a thread up to head dim 256");
 
 }  // namespace froghopper::cpu

@@ -67,10 +67,10 @@ constexpr int64_t partial_floats(int64_t dim_v, int64_t lanes) { return (dim_v +
 inline constexpr int tile_kv = 128;
 // With AMX tiles do not stay there, and fewer passes over o bring up to 8 %. Every processor with AMX has 2 MiB of
 // second-level cache a core, enough for so many keys where dim_qk + dim_v is at most 256.
-inline constexpr int tile_kv_amx = 512, tile_kv_of_many_columns = 256;
+inline constexpr int tile_kv_amx = 512, tile_kv_of_large_dims = 256;
 // keys: Kernel::keys.
 constexpr int keys_of_tile(int keys, int dim_qk, int dim_v) {
-  return dim_qk + dim_v > 256 && keys > tile_kv_of_many_columns ? tile_kv_of_many_columns : keys;
+  return dim_qk + dim_v > 256 && keys > tile_kv_of_large_dims ? tile_kv_of_large_dims : keys;
 }
 // Where each head has at most one block of lanes, several heads are computed side by side, a few keys at a time: the
 // rows of their heads are next to each other in memory, and far from those of the next key. Loading pairs has a larger
@@ -83,7 +83,7 @@ inline constexpr int tile_kv_side_by_side = 16, tile_kv_side_by_side_in_pairs = 
 inline constexpr int lanes_max = 1024, lanes_usual = 256, lanes_avx512 = 512;
 // lanes: Kernel::lanes, for dim_qk + dim_v up to 256. With more, fewer lanes fit the cache.
 constexpr int lanes_of_item(int lanes, int dim_qk, int dim_v) {
-  const int columns = dim_qk + dim_v > 256 ? dim_qk + dim_v : 256, fit = lanes * 256 / columns / 64 * 64;
+  const int dims = dim_qk + dim_v > 256 ? dim_qk + dim_v : 256, fit = lanes * 256 / dims / 64 * 64;
   return fit > lanes_usual ? fit : lanes_usual;
 }
 inline constexpr int dim_max = 512;
@@ -101,7 +101,7 @@ constexpr size_t scratch_floats(int dim_qk, int dim_v, int lanes, int keys) {
 constexpr size_t gathered_floats(int dim, int keys) { return size_t(keys) * dim; }
 static_assert((scratch_floats(256, 256, lanes_usual, tile_kv) - partial_floats(256, lanes_usual)) * sizeof(float) <=
                   1 << 20,
-              "at most 1 MiB a thread up to 256 columns, but for what is seldom touched");
+              "at most 1 MiB a thread up to head dim 256, except for what is seldom touched");
 
 struct GradientWork;  // gradient_work.hpp
 class QTiles;

@@ -14,20 +14,20 @@ namespace froghopper::oracle {
 namespace {
 
 std::vector<double> row_of(const View& view, int64_t batch, int64_t row, int64_t head) {
-  std::vector<double> numbers(view.dim);
-  load_row(view.data, view.at(batch, row, head), view.dim, view.element, numbers.data());
-  return numbers;
+  std::vector<double> values(view.dim);
+  load_row(view.data, view.at(batch, row, head), view.dim, view.element, values.data());
+  return values;
 }
 
 void norm(const Problem& p, const View& weights, std::vector<double>& x) {
   double sum = 0;
-  for (const double number : x) sum += number * number;
+  for (const double value : x) sum += value * value;
   const double root = std::sqrt(sum / static_cast<double>(x.size()) + p.norm_epsilon);
   const std::vector<double> w = weights.data ? row_of(weights, 0, 0, 0) : std::vector<double>(x.size(), 1.0);
   for (size_t c = 0; c < x.size(); ++c) x[c] *= w[c] / root;
 }
 
-// sizes: of what each number is a sum of.
+// sizes: of what each value is a sum of.
 void rotate(const Problem& p, const Views& views, int64_t position, std::vector<double>& x,
             std::vector<double>& sizes) {
   const std::vector<double> cos = row_of(views.rotary_cos, 0, position, 0),
@@ -47,7 +47,7 @@ double scale_of(const Problem& p, const View& scales, int64_t head, const std::v
   if (!scales.data) return 1;
   if (!p.scale_tokens) return scales.as<float>()[scales.at(0, 0, head)];
   double largest = 0;
-  for (const double number : x) largest = std::max(largest, std::fabs(number));
+  for (const double value : x) largest = std::max(largest, std::fabs(value));
   return largest > 0 ? std::max<double>(largest / largest_of(p.dtype_kv), smallest_scale) : 1;
 }
 

@@ -26,7 +26,7 @@ struct Sizes {
   Sums<double> rounded, summed;
 };
 
-// Numbers that are so small that their rounding is not a part of them. Below the storage type's smallest normal number
+// Values that are so small that their rounding is not a part of them. Below the storage type's smallest normal number
 // it is as large as there. A weight below fp32's smallest normal number may be 0: a GPU has no others.
 struct Least {
   double operand, weight;

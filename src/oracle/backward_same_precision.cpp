@@ -14,8 +14,7 @@ void add_row_same_precision(const Problem& p, const Views& views, const Sequence
                             Sums<float>& sums) {
   Given<float> given(views, s, head.index, i);
   const Rows row{s.batch, s.first_q + i, 1, 1};
-  const std::vector<float> o =
-      read<float>(views.o, {views.o, row, {}, s.index}, 1, head.index, {p, {}, 0, 0}).numbers;
+  const std::vector<float> o = read<float>(views.o, {views.o, row, {}, s.index}, 1, head.index, {p, {}, 0, 0}).values;
   const float lse = views.lse.as<float>()[views.lse.at(s.batch, s.first_q + i, head.index)];
   const float delta = dot(given.grad_o.data(), o.data(), p.dim_v) - given.grad_lse;
   if (p.sink) sums.sink[sink_number] -= weight_of_sink(views, head.index, lse) * delta;

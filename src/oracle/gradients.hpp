@@ -32,7 +32,7 @@ struct BothWays : Head<Real> {
       : Head<Real>(p, views, s, head), v_columns(transposed(this->v)) {}
 };
 
-// Dense, in the shapes of q, k, v and gate; of the sink one number for each sequence and query head.
+// Dense, in the shapes of q, k, v and gate; of the sink one value for each sequence and query head.
 template <class Real>
 struct Sums {
   std::vector<Real> q, k, v, sink, gate;
@@ -113,17 +113,17 @@ Answers answers_of(const Problem& p, const Views& views, Sums<Real>& sums, Finis
   for (Real& x : sums.k) x *= static_cast<Real>(p.scale);
 
   Answers answers(tensors().size());
-  const auto put = [&](View Views::*tensor, const std::vector<Real>& numbers) {
+  const auto put = [&](View Views::*tensor, const std::vector<Real>& values) {
     const View& view = views.*tensor;
     std::vector<double>& answer = answers[index_of(tensor)];
-    answer.reserve(numbers.size());
-    auto number = numbers.begin();
-    for (int64_t b = 0; b < view.batch && !numbers.empty(); ++b)
+    answer.reserve(values.size());
+    auto value = values.begin();
+    for (int64_t b = 0; b < view.batch && !values.empty(); ++b)
       for (int64_t row = 0; row < view.seq; ++row)
         for (int64_t head = 0; head < view.heads; ++head)
           for (int64_t c = 0; c < view.dim; ++c) {
             const float held = p.accumulate ? load(view.data, view.at(b, row, head) + c, view.element) : 0.0f;
-            answer.push_back(finish(*number++, held, view.element));
+            answer.push_back(finish(*value++, held, view.element));
           }
   };
   put(&Views::grad_q, sums.q);

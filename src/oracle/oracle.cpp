@@ -27,7 +27,7 @@ namespace froghopper::oracle {
 
 namespace {
 
-// As the operand of a product. The largest 8-bit weight of a row is 256: the larger the numbers, the fewer of the small
+// As the operand of a product. The largest 8-bit weight of a row is 256: the larger the values, the fewer of the small
 // ones vanish, and e4m3 ends at 448.
 float rounded_weight(float weight, const Problem& p) {
   return is_8_bit(p.dtype) ? rounded(256 * weight, Dtype::e4m3) / 256 : rounded(weight, p.dtype);

@@ -32,7 +32,7 @@ Answers compute(const Problem&, const Views&, const std::vector<RowId>&);
 Answers compute_same_precision(const Problem&, const Views&);
 Answers compute_same_precision(const Problem&, const Views&, const std::vector<RowId>&);
 
-// A backward problem: the same as compute(), and for every number how large that is which is added up to it. A gradient
+// A backward problem: the same as compute(), and for every value how large that is which is added up to it. A gradient
 // may cancel to much less, or to 0, and yet no arithmetic but an exact one can know it better than to a part of these.
 struct Gradients {
   Answers exact;
@@ -44,10 +44,10 @@ Gradients compute_gradients(const Problem&, const Views&);
 // A quantise problem. Empty where the tensor is left out.
 struct Quantised {
   Answers
-      exact;  // quantised_x: the numbers that are stood for, rotated, less the exact mean and not divided by a scale,
+      exact;  // quantised_x: the values that are stood for, rotated, less the exact mean and not divided by a scale,
               // NaN in rows that do not count; scale_x: the scales; mean_x: the means
   Answers
-      summed;  // of every number, the sum of the magnitudes that its rotation adds up, or 0; of a mean, the mean of
+      summed;  // of every value, the sum of the magnitudes that its rotation adds up, or 0; of a mean, the mean of
                // the magnitudes that it is made of; of a scale, the largest of these in its block, as a part of the
                // scale's own unit
 };
@@ -59,7 +59,7 @@ struct AppendedRow {
   View Views::*scales;               // of the cache; null: q_out
   RowId at;                          // of `to`; with scales of rows of theirs too
   double scale;                      // what is stored is divided by it; 1: it has none
-  std::vector<double> exact, sizes;  // not divided; of each number the magnitudes that it is a sum of
+  std::vector<double> exact, sizes;  // not divided; of each value the magnitudes that it is a sum of
 };
 std::vector<AppendedRow> appended(const Problem&, const Views&);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // oracle: what a quantise problem stands for, in double: q and k rotated and v, without their means where they are
-// smoothed, as numbers, not divided by a scale; the means; and the scales. What is stored is each number divided by the
+// smoothed, as values, not divided by a scale; the means; and the scales. What is stored is each value divided by the
 // scale that was written, rounded: that is the judge's. The rotation is its matrix, contract/quantise.h, one product
 // after the other.
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 constexpr double nothing = std::numeric_limits<double>::quiet_NaN();  // of rows that do not count
 
 struct Row {
-  std::vector<double> numbers, summed;
+  std::vector<double> values, summed;
 };
 
 Row rotated(const std::vector<double>& row, uint32_t seed) {
@@ -25,10 +25,10 @@ Row rotated(const std::vector<double>& row, uint32_t seed) {
     const int first = i / block * block;
     for (int j = first; j < first + block; ++j) {
       const bool flips = rotation_flips(seed, j) != hadamard_flips(i - first, j - first);
-      out.numbers[i] += flips ? -row[j] : row[j];
+      out.values[i] += flips ? -row[j] : row[j];
       out.summed[i] += std::fabs(row[j]);
     }
-    out.numbers[i] /= std::sqrt(static_cast<double>(block));
+    out.values[i] /= std::sqrt(static_cast<double>(block));
     out.summed[i] /= std::sqrt(static_cast<double>(block));
   }
   return out;
@@ -45,19 +45,19 @@ constexpr Part parts[] = {{&Views::q, &Views::quantised_q, &Views::scale_q, null
 
 Row row_of(const Problem& p, const View& from, bool rotates, int64_t begin) {
   Row row{std::vector<double>(from.dim), std::vector<double>(from.dim, 0.0)};
-  load_row(from.data, begin, from.dim, from.element, row.numbers.data());
-  return rotates ? rotated(row.numbers, p.rotate_seed) : row;
+  load_row(from.data, begin, from.dim, from.element, row.values.data());
+  return rotates ? rotated(row.values, p.rotate_seed) : row;
 }
 
-// Of these rows, each number and the magnitudes it is made of, its own where nothing is rotated.
+// Of these rows, each value and the magnitudes it is made of, its own where nothing is rotated.
 Row mean_of(const Problem& p, const View& from, bool rotates, const Rows& rows, int64_t head) {
   Row mean{std::vector<double>(from.dim, 0.0), std::vector<double>(from.dim, 0.0)};
   const auto count = static_cast<double>(rows.used);
   for (int64_t i = 0; i < rows.used; ++i) {
     const Row row = row_of(p, from, rotates, from.at(rows.batch, rows.first + i, head));
     for (int64_t c = 0; c < from.dim; ++c) {
-      mean.numbers[c] += row.numbers[c] / count;
-      mean.summed[c] += (rotates ? row.summed[c] : std::fabs(row.numbers[c])) / count;
+      mean.values[c] += row.values[c] / count;
+      mean.summed[c] += (rotates ? row.summed[c] : std::fabs(row.values[c])) / count;
     }
   }
   return mean;
@@ -66,10 +66,10 @@ Row mean_of(const Problem& p, const View& from, bool rotates, const Rows& rows, 
 void compute(const Problem& p, const Views& views, const Part& part, Quantised& answers) {
   const View &from = views.*part.from, &scale = views.*part.scale;
   const size_t to = index_of(part.to), of_scale = index_of(part.scale);
-  std::vector<double>&numbers = answers.exact[to], &scales = answers.exact[of_scale];
+  std::vector<double>&values = answers.exact[to], &scales = answers.exact[of_scale];
   std::vector<double>&summed = answers.summed[to], &scales_summed = answers.summed[of_scale];
-  numbers.assign(from.batch * from.seq * from.heads * from.dim, nothing);
-  summed.assign(numbers.size(), 0.0);
+  values.assign(from.batch * from.seq * from.heads * from.dim, nothing);
+  summed.assign(values.size(), 0.0);
   scales.assign(scale.batch * scale.seq * scale.heads, 0.0);
   scales_summed.assign(scales.size(), 0.0);
   const bool smooth = p.smooth && part.mean;
@@ -83,24 +83,24 @@ void compute(const Problem& p, const Views& views, const Part& part, Quantised& 
     const bool rotates = p.rotate && part.rotates;
     const Row mean = smooth ? mean_of(p, from, rotates, rows, head) : Row();
     if (smooth) {
-      std::ranges::copy(mean.numbers, &answers.exact[of_mean][pair * from.dim]);
+      std::ranges::copy(mean.values, &answers.exact[of_mean][pair * from.dim]);
       std::ranges::copy(mean.summed, &answers.summed[of_mean][pair * from.dim]);
     }
     const auto place_of_block = [&](int64_t block) { return (sequence * scale.seq + block) * scale.heads + head; };
     for (int64_t i = 0; i < rows.used; ++i) {
       Row row = row_of(p, from, rotates, from.at(rows.batch, rows.first + i, head));
       for (int64_t c = 0; smooth && c < from.dim; ++c) {
-        row.numbers[c] -= mean.numbers[c];
+        row.values[c] -= mean.values[c];
         if (rotates) row.summed[c] += mean.summed[c];
       }
       const int64_t block = place_of_block(p.scale_rows > 0 ? i / p.scale_rows : 0);
-      for (const double number : row.numbers)
-        scales[block] = std::max(scales[block], std::fabs(number) / largest_stored);
+      for (const double value : row.values)
+        scales[block] = std::max(scales[block], std::fabs(value) / largest_stored);
       for (int64_t c = 0; c < from.dim; ++c)
         scales_summed[block] =
             std::max(scales_summed[block], (row.summed[c] + (smooth ? mean.summed[c] : 0)) / largest_stored);
       const int64_t place = ((rows.batch * from.seq + rows.first + i) * from.heads + head) * from.dim;
-      std::ranges::copy(row.numbers, &numbers[place]);
+      std::ranges::copy(row.values, &values[place]);
       std::ranges::copy(row.summed, &summed[place]);
     }
     for (int64_t block = 0; block < scale.seq; ++block) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// oracle: what the loops of both passes share: where rows lie, their numbers, a score, and a query row's own output.
+// oracle: what the loops of both passes share: where rows lie, their values, a score, and a query row's own output.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -32,13 +32,13 @@ struct Sequence {
   Rows of_kv() const { return {batch, first_kv, rows_kv, rows_kv}; }
 };
 
-// The rows of one head of one sequence that count, as numbers: 8-bit ones times their scale, with the mean that was
+// The rows of one head of one sequence that count, as values: 8-bit ones times their scale, with the mean that was
 // taken out of them. What lies after them is never read.
 template <class Real>
 struct Matrix {
   int64_t rows, columns;
-  std::vector<Real> numbers;
-  const Real* row(int64_t i) const { return &numbers[i * columns]; }
+  std::vector<Real> values;
+  const Real* row(int64_t i) const { return &values[i * columns]; }
 };
 
 template <class Real>
@@ -46,7 +46,7 @@ Matrix<Real> read(const View& view, const KvRows& place, int64_t rows, int64_t h
                   const float* mean = nullptr) {
   Matrix<Real> m{rows, view.dim, std::vector<Real>(rows * view.dim)};
   for (int64_t i = 0; i < rows; ++i) {
-    Real* const row = &m.numbers[i * view.dim];
+    Real* const row = &m.values[i * view.dim];
     load_row(view.data, place.at(i, head), view.dim, view.element, row);
     const float* const scale = scales ? scales.of_row(i) : nullptr;
     for (int64_t c = 0; scale && c < view.dim; ++c) row[c] *= scale[scales.by_column() ? c : 0];
@@ -62,10 +62,10 @@ inline const float* mean_of(const View& means, const Sequence& s, int64_t head) 
 template <class Real>
 Matrix<Real> transposed(const Matrix<Real>& m) {
   constexpr int64_t at_once = 16;  // rows, so that what lies side by side is written together
-  Matrix<Real> t{m.columns, m.rows, std::vector<Real>(m.numbers.size())};
+  Matrix<Real> t{m.columns, m.rows, std::vector<Real>(m.values.size())};
   for (int64_t first = 0; first < m.rows; first += at_once)
     for (int64_t c = 0; c < m.columns; ++c)
-      for (int64_t i = first; i < std::min(first + at_once, m.rows); ++i) t.numbers[c * m.rows + i] = m.row(i)[c];
+      for (int64_t i = first; i < std::min(first + at_once, m.rows); ++i) t.values[c * m.rows + i] = m.row(i)[c];
   return t;
 }
 

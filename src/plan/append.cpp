@@ -50,7 +50,7 @@ Result<Plan> plan_append(const Problem& p, const Device& device, const Hints& hi
   const int64_t rows = p.rows_q() * (p.heads_q + 2 * p.heads_kv);
   if (rows == 0) return plan;
   const AppendVariant v{
-      .from = p.dtype, .to = p.dtype_kv, .dim = columns_of_rows(static_cast<int>(std::max(p.dim_qk, p.dim_v)))};
+      .from = p.dtype, .to = p.dtype_kv, .dim = dim_of_rows(static_cast<int>(std::max(p.dim_qk, p.dim_v)))};
   const int64_t ctas = int64_t{usable_sms(p, device)} * append_ctas_per_sm(v);
   const int64_t iterations = iterations_of_a_row(p, v);
   const int64_t all_groups = ctas * append_groups_of_cta(v);  // that are there at once

@@ -18,12 +18,12 @@ namespace {
 // Registers and shared memory leave no choice: contract/bwd_variant.h.
 Tiles tiles_for(Dims dims) { return {dims.qk == 64 ? 128 : 64, above_256(dims) ? 64 : 128, 2}; }
 
-// Above 256 columns v has the tile of q and k (device/bwd/by_columns.cuh).
+// Above head dim 256 v has the tile of q and k (device/bwd/by_columns.cuh).
 Result<Dims> choose_dims_of_gradients(const Problem& p) {
   const auto dims = choose_dims(p);
   if (!dims || !above_256(*dims)) return dims;
-  const int64_t columns = std::max(p.dim_qk, p.dim_v);
-  return *tile_dims(columns, columns);
+  const int64_t dim = std::max(p.dim_qk, p.dim_v);
+  return *tile_dims(dim, dim);
 }
 
 // Each by a CTA, or by those of a cluster.
@@ -58,10 +58,10 @@ Result<BwdVariant> choose_variant(const Problem& p, const Device& device, const 
   variant.deterministic |= order_pays(p, variant, kv_tiles_at_once(p, variant, device));
   if (auto ok = check_tiles(p, variant.tiles, why_invalid(variant)); !ok) return ok.failure();
   if (p.max_sms > 0 && p.max_sms < bwd_ctas(variant))
-    return unsupported(text(
-        "max_sms is {}; gradients of more than 128 columns take SMs by twos. Set max_sms to 2 or more, or to 0 for "
-        "all.",
-        p.max_sms));
+    return unsupported(
+        text("max_sms is {}; gradients above head dim 128 take SMs in pairs. Set max_sms to 2 or more, or to 0 for "
+             "all.",
+             p.max_sms));
   return variant;
 }
 
@@ -248,7 +248,7 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
   if (p.rows_q() == 0 && p.rows_kv() == 0 && !p.sink) return plan;
 
   take_workspace(plan, v, tiles);
-  const int dim_v = columns_of_rows(v.dims.v);
+  const int dim_v = dim_of_rows(v.dims.v);
   const DeltaVariant delta{v.dtype, dim_v, v.ragged, p.gate};
   const GradQVariant grad_q{v.dtype, v.dims.qk, v.tiles.q, v.ragged};
   const auto add = [&](const auto& kernel, int64_t grid, Step step, bool overlaps = true) {
@@ -263,7 +263,15 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
   // It reads grad_o before it waits, so with a gate, where the kernel before writes that, it begins after it. It also
   // draws tickets before it waits, so another run on the same workspace must be over, which the delta kernel waits for.
   const bool overlaps = !p.gate && delta_ctas > 0;
-  if (grid > 0 && p.rows_kv() > 0) add(v, grid, step_of(p, v, device, hints), overlaps);
+  if (grid > 0 && p.rows_kv() > 0) {
+    const BackwardStep step = step_of(p, v, device, hints);
+    if (!turns_fit(step.order, step.light_first))
+      return Failure{FH_INTERNAL,
+                     text("the first {} pairs, whose lightest kv tile comes first, are not whole sections "
+                          "of {} pairs. This is a bug of froghopper; please report it.",
+                          step.light_first, step.order.section)};
+    add(v, grid, step, overlaps);
+  }
   // Sequences of lengths of their own have rows of no sequence, which are cleared.
   const int64_t ctas = std::max<int64_t>(tiles + (p.sink ? p.heads_q : 0), v.ragged ? sms : 0);
   if (ctas > 0) add(grad_q, ctas, GradQStep{grad_q});

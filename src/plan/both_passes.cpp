@@ -13,7 +13,7 @@ namespace {
 // Rows are 32-bit inside the kernel, and a mask adds two of them to no_bound<int>, 2^30.
 constexpr int64_t seq_max = int64_t{1} << 29;
 
-// Columns of exact tiles of q and k, of which more do not fit shared memory.
+// Head dims for which exact tiles of q and k fit shared memory.
 constexpr int64_t dim_max_of_batch_invariant = 256;
 
 // What the CPU alone composes.

@@ -17,19 +17,19 @@ Failure unsupported(std::string why);
 // What no Hopper kernel takes.
 Result<void> check_limits(const Problem&);
 
-// The head dims a kernel exists for that hold the problem's columns: the next larger tile, filled up with zeros.
+// The next larger head dims for which there is a kernel: the tile is filled up with zeros.
 std::optional<Dims> tile_dims(int64_t dim_qk, int64_t dim_v);
 Result<Dims> choose_dims(const Problem&);  // or that there are none
 
 // Nothing, or that the tiles cannot be used; why_invalid: of the variant that has them.
 Result<void> check_tiles(const Problem&, Tiles, const char* why_invalid);
 
-// Of the kernels that take rows, not tiles: a lane has a power of two of their columns.
-constexpr int columns_of_rows(int dim_v) { return dim_v <= 64 ? 64 : dim_v <= 128 ? 128 : dim_v <= 256 ? 256 : 512; }
+// The head dim of kernels that take rows, not tiles: a lane has a power of two of their columns.
+constexpr int dim_of_rows(int dim_v) { return dim_v <= 64 ? 64 : dim_v <= 128 ? 128 : dim_v <= 256 ? 256 : 512; }
 
 // The mask as far as it changes the machine code.
 Mask kernel_mask(const Problem&);
-bool has_chunks(const Problem&);  // attention_chunk hides some key
+bool has_chunks(const Problem&);  // attention_chunk masks some key
 
 int usable_sms(const Problem&, const Device&);
 

@@ -10,7 +10,7 @@ namespace froghopper {
 namespace {
 
 double dequantised_bytes(const Problem& p, bool blocks) {
-  return size_of(p.dtype) * numbers_of_keys(p) +
+  return size_of(p.dtype) * values_of_keys(p) +
          (blocks ? block_scale_bytes * static_cast<double>(block_scales(p)) : 0);
 }
 

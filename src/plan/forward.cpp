@@ -58,11 +58,10 @@ void take_parts(Plan& plan, const Tiling& tiling, int ctas) {
 // p: the sequences whose keys are split.
 void add_combine(Plan& plan, const Problem& p, const Tiling& tiling, const EvenSplit& evenly) {
   const FwdVariant& v = tiling.variant;
-  const int columns = columns_of_rows(v.dims.v);
+  const int dim = dim_of_rows(v.dims.v);
   const bool even = fwd_splits_evenly(v);
-  const CombineVariant combine{
-      p.dtype_o,         columns, tiling.parts <= 4 && !even ? 4 : combine_parts_most(columns),
-      v.batch_invariant, v.gated, even};
+  const CombineVariant combine{p.dtype_o,         dim,     tiling.parts <= 4 && !even ? 4 : combine_parts_most(dim),
+                               v.batch_invariant, v.gated, even};
   const int64_t of_tile = tiling.pack.heads * std::min<int64_t>(tiling.pack.rows, p.seq_q);
   const int64_t grid =
       even ? evenly.ctas * std::min<int64_t>(ceil_div(of_tile, combine_rows(combine)), combine_ctas_of_tile)
@@ -77,10 +76,10 @@ void add_combine(Plan& plan, const Problem& p, const Tiling& tiling, const EvenS
 // What forward kernels raise begins at -inf; merged, it begins as it is.
 void add_fill(Plan& plan, int sms) {
   const Problem& p = plan.problem;
-  const int64_t numbers = p.batch * p.heads_q;
-  if (!p.max_logit || p.merges() || numbers == 0) return;
+  const int64_t values = p.batch * p.heads_q;
+  if (!p.max_logit || p.merges() || values == 0) return;
   plan.launches.push_back({.kernel = kernel_of(FillVariant{}),
-                           .grid = static_cast<int>(std::min<int64_t>(ceil_div(numbers, fill_threads), sms)),
+                           .grid = static_cast<int>(std::min<int64_t>(ceil_div(values, fill_threads), sms)),
                            .step = FillStep{},
                            .overlaps = true});
 }

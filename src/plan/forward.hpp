@@ -16,7 +16,7 @@ FwdVariant plain_variant(const Problem&, Dims, Tiles);
 int box_of_pages(const Problem&, const Tiles&);
 KvLayout kv_layout(const Problem&, const Tiles&);
 
-// Columns that only 16-bit types have, forward alone.
+// Head dims that only the forward pass of 16-bit types has.
 constexpr bool above_256(Dims dims) { return dims.qk > 256 || dims.v > 256; }
 
 Tiles tuned_tiles(const Problem&, Dims, const Device&);

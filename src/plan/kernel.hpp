@@ -103,7 +103,7 @@ Result<Variant> parse_variant(const char* family, const std::string& name) {
                       variant_name(family, variant))};
 }
 
-// The variant as C++ spells it: all numbers in a row, since braces may be left out around nested structs. They stand in
+// The variant as C++ spells it: all values in a row, since braces may be left out around nested structs. They stand in
 // the order of the struct, which is that of their addresses, and not in that of the name.
 template <class Variant>
 std::string spelled(const char* type, const Variant& variant) {
@@ -114,9 +114,9 @@ std::string spelled(const char* type, const Variant& variant) {
     else
       by_address[&field] = text("{}", field);
   });
-  std::string numbers;
-  for (const auto& [address, number] : by_address) numbers += (numbers.empty() ? "" : ", ") + number;
-  return text("{}{{{}}}", type, numbers);
+  std::string values;
+  for (const auto& [address, number] : by_address) values += (values.empty() ? "" : ", ") + number;
+  return text("{}{{{}}}", type, values);
 }
 
 // A field that visit_fields forgets would make two kernels one.
@@ -128,7 +128,7 @@ constexpr int fields_visited() {
   return count;
 }
 template <class Variant>
-constexpr bool all_fields_visited = fields_visited<Variant>() == numbers_in<Variant>();
+constexpr bool all_fields_visited = fields_visited<Variant>() == scalars_in<Variant>();
 static_assert(all_fields_visited<FillVariant>, "visit_fields lacks a field of FillVariant");
 static_assert(all_fields_visited<FwdVariant>, "visit_fields lacks a field of FwdVariant");
 static_assert(all_fields_visited<CombineVariant>, "visit_fields lacks a field of CombineVariant");

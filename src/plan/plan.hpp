@@ -45,7 +45,7 @@ struct Workspace {
   Slice grad_sink;      // its shares
   Slice dq_semaphores;  // which kv tile adds to grad_q next
   Slice gated_grad_o;   // with a gate: grad_o by its sigmoid, dense
-  Slice largest;        // quantise: the largest number of each tile, where all rows of a sequence share a scale
+  Slice largest;        // quantise: the largest value of each tile, where all rows of a sequence share a scale
   // Quantise with smooth only: AverageParams.
   Slice column_sums, means;
   size_t bytes = 0;  // up to the end of the last slice

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // plan: one launch that quantises q, k and v; two where all rows of a sequence share a scale, the first to look for the
-// largest number. With smooth two come before them, which find the means of k and v.
+// largest value. With smooth two come before them, which find the means of k and v.
 #include "src/plan/quantise.hpp"
 
 #include <algorithm>
@@ -18,17 +18,17 @@ int64_t items_at_most(const Problem& p) {
          (ceil_div(p.seq_q, quantise_rows) * p.heads_q + 2 * ceil_div(p.seq_kv, quantise_rows) * p.heads_kv);
 }
 
-int columns_of_tiles(const Problem& p) { return static_cast<int>(ceil_div(std::max(p.dim_qk, p.dim_v), 64) * 64); }
+int dim_of_tiles(const Problem& p) { return static_cast<int>(ceil_div(std::max(p.dim_qk, p.dim_v), 64) * 64); }
 
 // The means of k and of v; a run may leave one out.
 void add_means(Plan& plan) {
   const Problem& p = plan.problem;
   const int64_t means = 2 * p.batch * p.heads_kv, chunks = ceil_div(p.seq_kv, average_rows);
   if (!p.smooth || means == 0) return;
-  const AverageVariant v{.from = p.dtype, .dim = columns_of_tiles(p)};
-  const size_t numbers = static_cast<size_t>(means) * static_cast<size_t>(v.dim);
-  plan.workspace.column_sums = plan.workspace.take(numbers * static_cast<size_t>(chunks) * sizeof(double));
-  plan.workspace.means = plan.workspace.take(numbers * sizeof(float));
+  const AverageVariant v{.from = p.dtype, .dim = dim_of_tiles(p)};
+  const size_t values = static_cast<size_t>(means) * static_cast<size_t>(v.dim);
+  plan.workspace.column_sums = plan.workspace.take(values * static_cast<size_t>(chunks) * sizeof(double));
+  plan.workspace.means = plan.workspace.take(values * sizeof(float));
   const auto add = [&](int64_t ctas, Averaging what) {
     if (ctas > 0)
       plan.launches.push_back(
@@ -53,7 +53,7 @@ Result<Plan> plan_quantise(const Problem& p, const Device& device, const Hints& 
   add_means(plan);  // also of no rows: they are 0
   if (items == 0) return plan;
 
-  const QuantiseVariant v{.from = p.dtype, .to = p.dtype_kv, .dim = columns_of_tiles(p), .smooth = p.smooth};
+  const QuantiseVariant v{.from = p.dtype, .to = p.dtype_kv, .dim = dim_of_tiles(p), .smooth = p.smooth};
   const int64_t ctas = int64_t{usable_sms(p, device)} * quantise_ctas_per_sm(v);
   const auto add = [&](Scaling scaling) {
     plan.launches.push_back({.kernel = kernel_of(v),

@@ -56,18 +56,18 @@ Rate rate_of(const MeasuredKernel& like, const Device& device) {
 }  // namespace
 
 Rate rate_of(const FwdVariant& v, const Device& device) {
-  // Packed: one consumer, K and V read once. Measured on an H200 and an H100, 1 to 8 sequences of 1k to 16k keys: a
-  // tile of 128 keys and 128 columns, or, of fewer columns, what a key and a number of K or V take; dequantised by two
-  // warps of each of two CTAs, and by four.
+  // PackGQA: one consumer, and K and V are read once. Measured on an H200 and an H100, 1 to 8 sequences of 1k to 16k
+  // keys: a tile of 128 keys at head dim 128, or, at smaller head dims, what a key and an element of K or V take;
+  // dequantised by two warps of each of two CTAs, and by four.
   constexpr Rate read = {1.0, 1.8}, dequantised_by_two = {1.6, 4.0}, dequantised_by_four = {1.05, 4.0};
-  constexpr double key_us = 3.75e-3, number_us = 1.7e-5;
+  constexpr double key_us = 3.75e-3, element_us = 1.7e-5;
   if (v.pack_gqa && !above_256(v.dims)) {
-    const int columns = v.dims.qk + v.dims.v;
+    const int dims = v.dims.qk + v.dims.v;
     const Rate& m_tile_rows = !fwd_dequantises_on_load(v)        ? read
                               : fwd_dequantises_in_four_warps(v) ? dequantised_by_four
                                                                  : dequantised_by_two;
-    const double iteration_us = m_tile_rows.iteration_us * v.tiles.kv * columns / (128 * 256);
-    return {std::max(iteration_us, v.tiles.kv * (key_us + number_us * columns)), m_tile_rows.item_us};
+    const double iteration_us = m_tile_rows.iteration_us * v.tiles.kv * dims / (128 * 256);
+    return {std::max(iteration_us, v.tiles.kv * (key_us + element_us * dims)), m_tile_rows.item_us};
   }
   const Rate rate = rate_of({.backward = false,
                              .det = false,
@@ -77,7 +77,7 @@ Rate rate_of(const FwdVariant& v, const Device& device) {
                              .kv = v.tiles.kv,
                              .mask = v.mask},
                             device);
-  // Measured on an H200, a softcap with 128 columns, dequantising at 4k keys.
+  // Measured on an H200: a softcap at head dim 128, dequantising at 4k keys.
   constexpr double softcap_takes = 1.38;
   const double dequantising_takes = v.dims.qk < 128 ? 1.2 : v.dims.qk == 128 ? 1.27 : v.dims.qk == 192 ? 1.36 : 1.45;
   return {rate.iteration_us * (v.score_mods.softcap ? softcap_takes : 1) *

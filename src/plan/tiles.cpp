@@ -13,10 +13,10 @@
 namespace froghopper {
 namespace {
 
-// Columns of Q and K, columns of V and O. Multiples of 32, because O leaves the registers 32 columns at a time. More
-// pairs would only be more code: a narrower tensor loads as zeros beyond its columns and costs the tile's products.
-// Above 256, which 8-bit q does not have, the first that holds a problem's columns is also the one that multiplies
-// fewest of them, except for some whose dim_v is above 256 and dim_qk far below.
+// Head dims of Q and K, of V and O. They are multiples of 32, because O leaves the registers 32 columns at a time. More
+// pairs would only be more code: TMA fills up a smaller head dim with zeros, and it costs the products of the tile.
+// Above 256, which 8-bit q does not have, the first pair that holds a problem's head dims is also the one that
+// multiplies fewest columns, except for some whose dim_v is above 256 and dim_qk much below.
 constexpr std::array<Dims, 11> kernel_dims = {{{64, 64},
                                                {96, 96},
                                                {128, 128},
@@ -40,10 +40,10 @@ Tiles of_two(const Problem& p, Dims dims, const Device& device, Tiles few_rows, 
   return quickest(p, candidates, device).variant.tiles;
 }
 
-constexpr Tiles four_m_tiles = {256, 64, 4};  // of 64 columns
+constexpr Tiles four_m_tiles = {256, 64, 4};  // at head dim 64
 
-// Four consumers of 64 columns have no registers to spare for a window's second bound beside anything else, nor for
-// the largest score: they would spill in the inner loop.
+// Four consumers at head dim 64 have no registers to spare for a window's second bound together with anything else, nor
+// for the largest score: they would spill in the inner loop.
 bool four_m_tiles_fit(const Problem& p) {
   const bool more =
       p.ragged() || p.softcap > 0 || p.alibi || p.merges() || p.attention_chunk > 0 || is_8_bit(p.dtype_kv);
@@ -64,11 +64,11 @@ bool rows_192_are_worth_it(const Problem& p, Tiles rows_128, Tiles rows_192) {
   return 100 * padded(rows_192) <= percent * padded(rows_128);
 }
 
-// What bends scores and the largest of them have no registers beside each other in tiles of 128 keys.
+// With tiles of 128 keys there are no registers for both a score modification and the largest score.
 bool guards_modified_scores(const Problem& p) { return p.max_logit && (p.softcap > 0 || p.alibi); }
 
-// 96 and 128 columns of 8-bit types: tiles of 192 rows, whose Consumers multiply at once (fwd_immediate_pv),
-// where they are faster than those of 128 rows: docs/experiments/0027.
+// Head dims 96 and 128 of 8-bit types: tiles of 192 rows with immediate PV (fwd_immediate_pv) where they are faster
+// than those of 128 rows: docs/experiments/0027.
 Tiles fp8_tiles_of_128(const Problem& p, Dims dims, const Device& device) {
   const Mask mask = kernel_mask(p);
   const Tiles rows_192{192, 128, dims.qk == 96 ? 4 : 3};
@@ -79,9 +79,9 @@ Tiles fp8_tiles_of_128(const Problem& p, Dims dims, const Device& device) {
   return of_two(p, dims, device, rows_128, rows_192, rows_192);
 }
 
-// 8-bit types: P takes half as many registers, and O is still as large. 128 keys with 256 columns take all 240 that a
-// thread can have; a window, a softcap, slopes, an O that is added to or the largest score would spill in its inner
-// loop, so there are 64; nor do slopes or the latter fit with 192 keys, rows or columns. Measured:
+// 8-bit types: P takes half as many registers, and O is still as large. 128 keys at head dim 256 take all 240 that a
+// thread can have; a window, a softcap, slopes, an LSE merge or the largest score would spill in the inner loop, so
+// there are 64 keys; nor do slopes or the largest score fit with 192 keys, with 192 rows or at head dim 192. Measured:
 // docs/experiments/0025.
 Tiles fp8_tiles(const Problem& p, Dims dims, const Device& device) {
   const Mask mask = kernel_mask(p);
@@ -106,23 +106,24 @@ Tiles dequantising_tiles(const Problem& p, Dims dims, const Device& device) {
   return rows_128;
 }
 
-// 8-bit k and v: 64 query rows or 128 as in 16 bits, where Q of so many has room beside what is dequantised; 32 keys
-// are within a block of scales, and leave room for more stored tiles than 48 or 64.
+// 8-bit k and v: 64 or 128 query rows as with 16 bits, if Q has room next to the dequantised tiles; 32 keys are within
+// a block of scales, and leave room for more stored tiles than 48 or 64.
 Tiles dequantising_tiles_above_256(Dims dims) {
   const int rows = dims.v > 256 || dims.qk > 384 ? m_tile_rows : 2 * m_tile_rows;
   return {rows, scale_block / 4, 2};
 }
 
-// Shared memory bounds these: two stages of K and V beside Q. docs/3-forward.md, "Head dims above 256".
+// Shared memory bounds these: Q and two stages of K and V. docs/3-forward.md, "Head dims above 256".
 Tiles tiles_above_256(Dims dims) {
   const int rows = dims.v > 256 ? m_tile_rows : 2 * m_tile_rows;
   return {rows, dims.qk <= 256 ? 64 : dims.qk <= 384 ? 48 : 32, 2};
 }
 
-// Registers bound the shapes: a consumer holds S (tile_kv / 2), P (tile_kv / 4) and O (dim_v / 2) at once, beside
-// about 30 for addresses and rows, in 232, 160 or 112 registers for 2, 3 or 4 consumers; docs/3-forward.md. Of those
-// that fit the fastest on an H200 was taken, at 512 to 16k keys: docs/4-planning.md, "Which kernel". Few keys want
-// small tiles, whose remainders waste less; many want 192 query rows, which read K and V less often.
+// Registers bound the shapes: a consumer holds S (tile_kv / 2), P (tile_kv / 4) and O (dim_v / 2) at the same
+// time, and about 30 registers for addresses and rows, in 232, 160 or 112 registers for 2, 3 or 4 consumers;
+// docs/3-forward.md. Of those that fit the fastest on an H200 was taken, at 512 to 16k keys: docs/4-planning.md, "Which
+// kernel". Few keys want small tiles, whose remainders waste less; many want 192 query rows, which read K and V less
+// often.
 Tiles usual_tiles(const Problem& p, Dims dims, const Device& device) {
   const KvPath path = kv_path(p.dtype, kv_of(p), /*pack_gqa=*/false);
   if (path == KvPath::fp8_mma) return fp8_tiles(p, dims, device);
@@ -232,7 +233,7 @@ Tiles few_rows_tiles(const Problem& p, Dims dims) {
   return {128, 64, 2};
 }
 
-// With split keys they are faster than tiles of 128 rows at 64 columns alone: docs/experiments/0031.
+// With split-KV they are faster than tiles of 128 rows only at head dim 64: docs/experiments/0031.
 std::optional<Tiles> many_rows_tiles(const Problem& p, Dims dims) {
   if (dims.qk != 64 || is_8_bit(p.dtype_kv) || !four_m_tiles_fit(p)) return std::nullopt;
   return four_m_tiles;

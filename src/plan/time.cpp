@@ -167,12 +167,12 @@ double bytes_of_grad_q(const Problem& p) {
   return row_heads_q(p) * p.dim_qk * (sizeof(float) + (p.accumulate ? 2.0 * sizeof(float) : size_of(p.dtype)));
 }
 double bytes_of_quantise(const Problem& p, const QuantiseStep& step) {
-  const double numbers = row_heads_q(p) * p.dim_qk + numbers_of_keys(p);
-  return numbers * (size_of(p.dtype) + (step.scaling == Scaling::look ? 0 : size_of(p.dtype_kv)));
+  const double values = row_heads_q(p) * p.dim_qk + values_of_keys(p);
+  return values * (size_of(p.dtype) + (step.scaling == Scaling::look ? 0 : size_of(p.dtype_kv)));
 }
 
 double bytes_of_dequantising(const Problem& p) {
-  return (size_of(p.dtype_kv) + size_of(p.dtype)) * numbers_of_keys(p);
+  return (size_of(p.dtype_kv) + size_of(p.dtype)) * values_of_keys(p);
 }
 
 double copy_us(double bytes, const Device& device) { return bytes / (share_of_copies * 1e3 * device.memory_gbps); }
@@ -264,7 +264,7 @@ void add(Sum& sum, const Problem& p, const AppendStep&, int, const Device& devic
   sum.bytes += bytes_moved(p), sum.work_us += copy_us(bytes_moved(p), device);
 }
 void add(Sum& sum, const Problem& p, const AverageStep& step, int, const Device& device) {
-  const double bytes = numbers_of_keys(p) * size_of(p.dtype);
+  const double bytes = values_of_keys(p) * size_of(p.dtype);
   sum.between_us += next_launch_us;
   if (step.what == Averaging::sum) sum.bytes += bytes, sum.work_us += copy_us(bytes, device);
 }
@@ -339,7 +339,7 @@ const Candidate& quickest(const Problem& p, std::span<const Candidate> candidate
   return *best;
 }
 
-double numbers_of_keys(const Problem& p) { return 1.0 * p.rows_kv() * p.heads_kv * (p.dim_qk + p.dim_v); }
+double values_of_keys(const Problem& p) { return 1.0 * p.rows_kv() * p.heads_kv * (p.dim_qk + p.dim_v); }
 
 double dequantise_us(const Problem& p, const Device& device) {
   constexpr double begins_us = 2;

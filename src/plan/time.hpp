@@ -25,7 +25,7 @@ enum class Bound { tensor_core, exponentials, memory, few_items };
 struct Estimate {
   double us = 0;
   Rate rate;
-  Load busiest, average;  // of an SM; of gradients above 128 columns: of a cluster of two
+  Load busiest, average;  // of an SM; of gradients above head dim 128: of a cluster of two
   double busy = 0;        // average time of an SM at work, over that of the busiest
   // Shares of what the device could do in this time at its highest clock.
   double tensor_core = 0, exponentials = 0, memory = 0;
@@ -66,7 +66,7 @@ const Candidate& quickest(const Problem&, std::span<const Candidate>, const Devi
 double read_us(double bytes, const Device&);          // by a kernel that does nothing else
 double combine_us(const Problem&, int64_t parts);     // the launch that combines parts of rows
 double dequantise_us(const Problem&, const Device&);  // the launch that gives 8-bit k and v q's type
-double numbers_of_keys(const Problem&);               // that k and v have
+double values_of_keys(const Problem&);                // that k and v have
 double part_bytes(const Problem&);                    // that one part of all rows takes
 double beside(double one_us, double other_us);        // two that hide each other in part
 

@@ -42,15 +42,16 @@ constexpr double clearly_quicker = 0.95;
 // 192 rows of q read k and v less often. Below so many keys it was not measured. docs/experiments/0004.
 constexpr int64_t padding_percent = 105, padding_percent_between_sectors = 125, padding_keys_least = 256;
 constexpr int64_t sector_bytes = 32;
-// Of 64 columns without a mask, tiles of 192 rows must pad to fewer rows than this of those of 256. The same page.
+// At head dim 64 without a mask, tiles of 192 rows must pad to less than this percentage of the rows that tiles of 256
+// pad to. The same page.
 constexpr int64_t four_m_tiles_percent = 85;
 
 // Of fewer keys much of a large tile is padding, or masked away. docs/4-planning.md, "Which kernel".
 constexpr int64_t few_keys = 2048;
 // Of so few causal keys much is masked away in tiles of 128 keys, so tiles of 64 are taken.
 constexpr int64_t mostly_masked_keys = 512;
-// A window of so few keys has its ends in few tiles of 128, one of 256 columns in few of 64 rows; from so many on
-// four M tiles of 64 columns pay beside a window. docs/experiments/0005.
+// A window of so few keys has its ends in few tiles of 128 rows, at head dim 256 in few of 64 rows; from so many keys
+// on four M tiles at head dim 64 pay off with a window. docs/experiments/0005.
 constexpr int64_t narrow_window_128 = 512, narrow_window_256 = 256, window_of_four_m_tiles = 1024;
 
 // 8-bit q: tiles of 192 keys where there are so many, docs/experiments/0025; tiles of 192 rows that pad to so many
@@ -82,19 +83,19 @@ constexpr double left_over = 0.2;
 constexpr int64_t tiles_sampled = 64;  // of many q tiles a sample is enough
 // The least kv tiles of a part: larger tiles read keys less often and pay where parts are long.
 constexpr int64_t part_tiles_of_many_rows = 8, part_tiles_of_few_rows = 1;
-// Where lengths are on the device, one long sequence may be alone: no part is longer than this.
+// Where lengths are on the device, the only long sequence may be one: no part is longer than this.
 constexpr int64_t keys_of_ragged_part = 4096;
-// Up to so many keys pages are read in fixed parts where each CTA has one: what even splits take besides, a record that
-// combine reads, is 3 to 9 % of such a call. Longer bounds are often far above the lengths, since a graph is captured
-// with the longest, and then fixed parts would leave most SMs without work. docs/experiments/0051.
+// Up to so many keys pages are read in fixed parts where each CTA has one: what even splits take in addition, a record
+// that combine reads, is 3 to 9 % of such a call. Longer bounds are often much above the lengths, since a graph is
+// captured with the longest, and then fixed parts would leave most SMs without work. docs/experiments/0051.
 constexpr int64_t keys_of_fixed_parts = 8192;
-// A short window's kernels wait for memory too, which the model leaves out: 255 keys of 256 columns had 0.95 and 0.99
+// A short window's kernels wait for memory too, which the model leaves out: 255 keys at head dim 256 had 0.95 and 0.99
 // of the speed on an H100 when they were dequantised before.
 constexpr int64_t short_window_of_dequantised = 1024;
 
 // ---- Order of work items ----
 
-// K and V of a section stay in L2 while its items run, beside the Q and O that stream through: 32 MiB of the H200's
+// K and V of a section stay in L2 while its items run, with the Q and O that stream through: 32 MiB of the H200's
 // 60, 27 of the H100's 50. Sequences of up to so many rows have fewer q tiles to use a section again; half of it
 // wastes less at the section's end. docs/experiments/0006.
 constexpr int64_t section_of_l2(const Device& device) { return device.l2_bytes * 8 / 15; }
@@ -114,7 +115,7 @@ constexpr int64_t keys_without_tickets = 512;
 
 // ---- Backward pass ----
 
-// CTAs that add to dQ in order pay with so few kv tiles of a pair (fewer under a causal mask at 64 columns) and sums
+// CTAs that add to dQ in order pay with so few kv tiles of a pair (fewer under a causal mask at head dim 64) and sums
 // of 16 MiB and more: the first CTA writes, so nothing is cleared and read. docs/experiments/0012.
 constexpr int64_t ordered_kv_tiles = 4, ordered_kv_tiles_causal_64 = 2, ordered_floats_least = 16 * mib / 4;
 // The lightest kv tiles come first where each has so few Q iterations less than the one before: with more they do not

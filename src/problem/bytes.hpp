@@ -11,18 +11,18 @@ namespace froghopper {
 
 // With so many rows of q, and of k and v, of all sequences.
 inline double bytes_moved(const Problem& p, double all_rows_q, double all_rows_kv) {
-  const double columns = double(p.dim_qk + p.dim_v), element = size_of(p.dtype);
+  const double dims = double(p.dim_qk + p.dim_v), element = size_of(p.dtype);
   const double rows_q = all_rows_q * double(p.heads_q), rows_kv = all_rows_kv * double(p.heads_kv);
   const double of_scales = p.scale_tokens ? 2 * sizeof(float) : 0;  // of a row of k and v
   if (p.appends())
     return 2 * element * double(p.dim_qk) * rows_q +
-           ((element + size_of(p.dtype_kv)) * columns + of_scales) * all_rows_q * double(p.heads_kv);
-  if (p.quantises()) return (element + size_of(p.dtype_kv)) * (double(p.dim_qk) * rows_q + columns * rows_kv);
+           ((element + size_of(p.dtype_kv)) * dims + of_scales) * all_rows_q * double(p.heads_kv);
+  if (p.quantises()) return (element + size_of(p.dtype_kv)) * (double(p.dim_qk) * rows_q + dims * rows_kv);
   const double row_o = size_of(p.dtype_o) * double(p.dim_v), of_o = row_o + sizeof(float);
   const double row_q = element * double(p.dim_qk) + of_o * (p.merges() ? 2 : 1) + (p.gate ? row_o : 0);
-  const double forward = row_q * rows_q + (size_of(p.dtype_kv) * columns + of_scales) * rows_kv;
+  const double forward = row_q * rows_q + (size_of(p.dtype_kv) * dims + of_scales) * rows_kv;
   if (p.op != FH_BACKWARD) return forward;
-  const double written = double(p.dim_qk + (p.gate ? p.dim_v : 0)) * rows_q + columns * rows_kv;
+  const double written = double(p.dim_qk + (p.gate ? p.dim_v : 0)) * rows_q + dims * rows_kv;
   return forward + element * double(p.dim_v) * rows_q + written * (p.accumulate ? 2 * sizeof(float) : element);
 }
 

@@ -44,9 +44,9 @@ bool product_fits(std::initializer_list<int64_t> sizes) {
 // Every later product of sizes (elements, bytes, tiles) is one of these or smaller, so none of them can overflow.
 // Sizes count as 1 at least: then products of fewer of them fit too.
 Finding reach(const fh_problem& p) {
-  // Of more columns than 512 there is a rule of its own.
-  const int64_t columns = std::clamp<int64_t>(std::max(p.dim_qk, p.dim_v), 256, 512);
-  const int64_t widest_row = columns * static_cast<int64_t>(sizeof(float));  // bytes
+  // Head dims above 512 have a rule of their own.
+  const int64_t dim = std::clamp<int64_t>(std::max(p.dim_qk, p.dim_v), 256, 512);
+  const int64_t widest_row = dim * static_cast<int64_t>(sizeof(float));  // bytes
   const char* const rule = "the bytes of a tensor are counted in 64 bits. Set the sizes right.";
   if (!product_fits({p.batch, p.seq_q, p.heads_q, widest_row}))
     return text("batch {} x seq_q {} x heads_q {} is too large; {}", p.batch, p.seq_q, p.heads_q, rule);

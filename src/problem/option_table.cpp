@@ -231,7 +231,7 @@ constexpr std::array others{
            .range = "0 or 128",
            .support = "a scale for each 128 rows",
            .python = {.numpy = "scale_k", .torch = "scale_k", .jax = "scale_k", .quantise = "scale_rows"},
-           .sentence = "rows of a sequence that share a scale of 8-bit numbers; 0 is all of them"},
+           .sentence = "rows of a sequence that share a scale of 8-bit values; 0 is all of them"},
     Option{.name = "scale_v_columns",
            .field = Place{&fh_problem::scale_v_columns, &Problem::scale_v_columns},
            .ops = of_forward,
@@ -314,7 +314,7 @@ constexpr std::array others{
            .elsewhere = "only the forward pass reads pages. Copy k and v to dense tensors, or set op to FH_FORWARD.",
            .not_computed = of_backward | of_quantise,
            .support = "K and V in pages (page_size, block_table)",
-           .python = {.torch = "block_table"},
+           .python = {.torch = "block_table", .jax = "block_table"},
            .sentence = "rows of a page of the pool that k and v are in; 0 is no pages"},
     Option{.name = "pages",
            .field = Place{&fh_problem::pages, &Problem::pages},
@@ -365,9 +365,9 @@ constexpr int rows_of_problem() {
       table, [](const Option& o) { return std::visit([](auto f) { return f.own != nullptr; }, o.field); }));
 }
 static_assert(!is_in_two_rows());
-static_assert(numbers_in<fh_problem>() == static_cast<int>(table.size()) + 2,
+static_assert(scalars_in<fh_problem>() == static_cast<int>(table.size()) + 2,
               "a row for every field of fh_problem but size and reserved");
-static_assert(numbers_in<Problem>() == rows_of_problem(), "a row for every field of Problem");
+static_assert(scalars_in<Problem>() == rows_of_problem(), "a row for every field of Problem");
 
 }  // namespace
 

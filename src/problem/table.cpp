@@ -75,18 +75,18 @@ Use where_norm(const Problem& p) { return p.norm ? Use::may_read : Use::absent; 
 Shape list_of_rows(const Problem& p) { return {1, p.rows_q(), 1, 1, Element::i64}; }
 Use where_seqused(const Problem& p) { return p.seqused ? Use::may_read : Use::absent; }
 
-constexpr const char* first_rows = "the first row of each sequence and the end, batch + 1 numbers";
-constexpr const char* row_scalars = "one number for each row and head";
-constexpr const char* head_numbers = "one number for each query head";
+constexpr const char* first_rows = "the first row of each sequence and the end, batch + 1 values";
+constexpr const char* row_scalars = "one value for each row and head";
+constexpr const char* head_scalars = "one value for each query head";
 constexpr const char* backward = "backward pass";
 constexpr const char* set_backward = "op to FH_BACKWARD";
-constexpr const char* scale_values = "what the stored numbers are multiplied by";
-constexpr const char* mean_numbers = "what every row of a sequence has beside its stored numbers";
+constexpr const char* scale_values = "what the stored values are multiplied by";
+constexpr const char* means_of_rows = "mean of the rows of each sequence, which is subtracted before quantisation";
 constexpr const char* quantise = "8-bit copies";
 constexpr const char* set_quantise = "op to FH_QUANTISE";
 constexpr const char* append = "new rows to append";
 constexpr const char* set_append = "op to FH_APPEND";
-constexpr const char* used_rows = "how many rows of each sequence count, batch numbers";
+constexpr const char* used_rows = "how many rows of each sequence count, batch values";
 
 constexpr std::array table{
     Tensor{"q", "", "", "the queries", &Views::q, &fh_tensors::q,
@@ -107,7 +107,7 @@ constexpr std::array table{
            [](const Problem& p) { return list(p.batch, Element::i32); }, where_seqused},
     Tensor{"seqused_kv", "seqused", "seqused", used_rows, &Views::seqused_kv, &fh_tensors::seqused_kv,
            [](const Problem& p) { return list(p.batch, Element::i32); }, where_seqused},
-    Tensor{"sink", "sink", "sink", head_numbers, &Views::sink, &fh_tensors::sink, one_a_head,
+    Tensor{"sink", "sink", "sink", head_scalars, &Views::sink, &fh_tensors::sink, one_a_head,
            [](const Problem& p) { return p.sink ? Use::read : Use::absent; }},
     Tensor{"grad_o", backward, set_backward, "the gradient of o", &Views::grad_o, &fh_tensors::grad_o, shape_of_o,
            where_backward},
@@ -119,7 +119,7 @@ constexpr std::array table{
            [](const Problem& p) { return rows_of_kv(p, p.dim_v, of_gradients(p)); }, of_gradient},
     Tensor{"grad_lse", backward, set_backward, row_scalars, &Views::grad_lse, &fh_tensors::grad_lse, shape_of_lse,
            [](const Problem& p) { return p.backward() ? Use::may_read : Use::absent; }},
-    Tensor{"grad_sink", "sink in a backward pass", "op to FH_BACKWARD and sink", head_numbers, &Views::grad_sink,
+    Tensor{"grad_sink", "sink in a backward pass", "op to FH_BACKWARD and sink", head_scalars, &Views::grad_sink,
            &fh_tensors::grad_sink, one_a_head,
            [](const Problem& p) { return p.sink ? of_gradient(p) : Use::absent; }},
     Tensor{"scale_q", "8-bit q", "dtype to FH_E4M3 or FH_E5M2", scale_values, &Views::scale_q, &fh_tensors::scale_q,
@@ -137,16 +137,16 @@ constexpr std::array table{
            [](const Problem& p) { return rows_of_kv(p, p.dim_qk, of_quantised(p)); }, where_quantised},
     Tensor{"quantised_v", quantise, set_quantise, "v in 8 bits", &Views::quantised_v, &fh_tensors::quantised_v,
            [](const Problem& p) { return rows_of_kv(p, p.dim_v, of_quantised(p)); }, where_quantised},
-    Tensor{"mean_k", "smooth", "smooth", mean_numbers, &Views::mean_k, &fh_tensors::mean_k,
+    Tensor{"mean_k", "smooth", "smooth", means_of_rows, &Views::mean_k, &fh_tensors::mean_k,
            [](const Problem& p) { return means(p, p.dim_qk); }, where_smooth},
-    Tensor{"mean_v", "smooth", "smooth", mean_numbers, &Views::mean_v, &fh_tensors::mean_v,
+    Tensor{"mean_v", "smooth", "smooth", means_of_rows, &Views::mean_v, &fh_tensors::mean_v,
            [](const Problem& p) { return means(p, p.dim_v); }, where_smooth},
-    Tensor{"alibi_slopes", "alibi", "alibi", head_numbers, &Views::alibi_slopes, &fh_tensors::alibi_slopes,
+    Tensor{"alibi_slopes", "alibi", "alibi", head_scalars, &Views::alibi_slopes, &fh_tensors::alibi_slopes,
            [](const Problem& p) {
              return Shape{p.batch, 1, p.heads_q, 1, Element::f32};
            },
            [](const Problem& p) { return p.alibi ? Use::read : Use::absent; }},
-    Tensor{"max_logit", "max_logit", "max_logit", "one number for each sequence and query head", &Views::max_logit,
+    Tensor{"max_logit", "max_logit", "max_logit", "one value for each sequence and query head", &Views::max_logit,
            &fh_tensors::max_logit,
            [](const Problem& p) {
              return Shape{p.batch, 1, p.heads_q, 1, Element::f32};
@@ -192,14 +192,14 @@ constexpr std::array table{
 static_assert(sizeof(Views) == std::tuple_size_v<decltype(table)> * sizeof(View), "a row for every view");
 
 template <class T>
-fh_tensor as_tensor(T* numbers) {
-  return {const_cast<void*>(static_cast<const void*>(numbers)), 0, 0, 0};
+fh_tensor as_tensor(T* values) {
+  return {const_cast<void*>(static_cast<const void*>(values)), 0, 0, 0};
 }
 fh_tensor as_tensor(const fh_tensor& tensor) { return tensor; }
 
 template <class T>
-void put(T*& numbers, const fh_tensor& from) {
-  numbers = static_cast<T*>(from.data);
+void put(T*& values, const fh_tensor& from) {
+  values = static_cast<T*>(from.data);
 }
 void put(fh_tensor& tensor, const fh_tensor& from) { tensor = from; }
 

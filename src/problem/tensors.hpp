@@ -12,9 +12,9 @@
 
 namespace froghopper {
 
-// A tensor [batch, seq, heads, dim] somewhere in memory. Packed: batch extent 1, seq extent total. Lists of numbers are
-// views too: lse is [batch, seq, heads, 1], cu_seqlens [1, batch + 1, 1, 1], sink [1, 1, heads_q, 1]. Scales: [batch,
-// blocks, heads, 1 or dim_v], slopes and max_logit [batch, 1, heads_q, 1], also of packed sequences.
+// A tensor [batch, seq, heads, dim] somewhere in memory. Packed: batch extent 1, seq extent total. Lists of integers
+// are views too: lse is [batch, seq, heads, 1], cu_seqlens [1, batch + 1, 1, 1], sink [1, 1, heads_q, 1]. Scales:
+// [batch, blocks, heads, 1 or dim_v], slopes and max_logit [batch, 1, heads_q, 1], also of packed sequences.
 struct View {
   void* data = nullptr;  // null: not there, or without elements
   Element element = Element::f32;
@@ -64,7 +64,7 @@ enum class Use : unsigned char {
   may_read,   // the user may leave it out
   written,    // it must be there
   may_write,  // the user may leave it out
-  added_to,   // it must be there, with numbers: what it holds is read, and the sum, or what it is merged to, written
+  added_to,   // it must be there, with values: what it holds is read, and the sum, or what it is merged to, written
 };
 constexpr bool is_written(Use use) { return use == Use::written || use == Use::may_write || use == Use::added_to; }
 constexpr bool is_demanded(Use use) { return use == Use::read || use == Use::written || use == Use::added_to; }
@@ -74,7 +74,7 @@ struct Shape {
   Element element;
 };
 
-// A member of fh_tensors: a tensor with strides of the user's, or a pointer to dense numbers. lse is a pointer whose
+// A member of fh_tensors: a tensor with strides of the user's, or a pointer to dense values. lse is a pointer whose
 // strides are members of their own, 0 where it is dense.
 class UserField {
  public:
@@ -107,7 +107,7 @@ size_t index_of(View Views::*);  // in tensors()
 
 bool has_strides(const fh_tensor&);  // not all are 0
 
-// The tensor at user's address and strides. Numbers without strides are dense, [batch, heads, seq].
+// The tensor at user's address and strides. Values without strides are dense, [batch, heads, seq].
 View view_of(const Tensor&, const Problem&, const fh_tensor& user);
 
 // The rules that hold on every backend: what must be there is there, what may not overlap does not (rows that are
@@ -185,7 +185,7 @@ class Scales {
   // Each row has its own, where `rows` says.
   Scales(const View& scales, const KvRows& rows, int64_t head)
       : first_(scales.as<float>()), rows_(1), tokens_(rows), head_(head), by_token_(true) {}
-  // scales: empty where the numbers are not 8-bit; then all are 1.
+  // scales: empty where the values are not 8-bit; then all are 1.
   Scales(const Problem& p, const View& scales, int64_t sequence, int64_t head)
       : first_(scales.data ? scales.as<float>() + scales.at(sequence, 0, head) : nullptr),
         rows_(scales.dim > 1 ? 0 : p.scale_rows),

@@ -128,7 +128,7 @@ Finding types_to_quantise(const Types& t) {
         "dtype is {}, which has 8 bits already. Set dtype to the type of q, k and v, FH_F16, FH_BF16 or FH_F32.",
         name_of(t.q));
   if (!is_8_bit(t.kv))
-    return text("dtype_kv is {}; to quantise is to write 8-bit numbers. Set dtype_kv to FH_E4M3 or FH_E5M2.",
+    return text("dtype_kv is {}; to quantise is to write 8-bit values. Set dtype_kv to FH_E4M3 or FH_E5M2.",
                 name_of(t.kv));
   if (t.o != t.q) return text("dtype_o is {}; a quantise problem has no o. Set dtype_o to FH_USUAL.", name_of(t.o));
   return {};
@@ -279,7 +279,7 @@ Finding scales(const fh_problem& p) {
              "invariant. Set one of them to 0.",
              p.scale_tokens, p.smooth ? text("smooth is {}", p.smooth) : text("invariant is {}", p.invariant)));
   if (p.smooth && !of_8_bits)
-    return text("smooth is {} and k and v are {}; means are taken out before numbers get 8 bits. Set it to 0.",
+    return text("smooth is {} and k and v are {}; means are taken out before values get 8 bits. Set it to 0.",
                 p.smooth, name_of(Types(p).kv));
   if (p.smooth && p.softcap != 0)
     return text(

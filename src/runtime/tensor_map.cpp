@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "src/base/counted.hpp"
@@ -45,7 +46,7 @@ int64_t stride_bytes(const View& v, int64_t elements, int64_t extent) {
   return extent <= 1 || v.empty() ? alignment : elements * size_of(v.element);
 }
 
-int columns_of_panel(const View& v) { return panel_row_bytes / size_of(v.element); }
+int columns_of_atom(const View& v) { return atom_row_bytes / size_of(v.element); }
 
 uint64_t at_least_one(int64_t extent) { return static_cast<uint64_t>(std::max<int64_t>(1, extent)); }
 
@@ -65,7 +66,7 @@ CUtensorMapDataType data_type(Element element) {
     case Element::bf16: return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     case Element::f32: return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
     case Element::e4m3:
-    case Element::e5m2: return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // TMA knows no smaller numbers: bytes
+    case Element::e5m2: return CU_TENSOR_MAP_DATA_TYPE_UINT8;  // TMA knows no smaller values: bytes
     case Element::i32: return CU_TENSOR_MAP_DATA_TYPE_INT32;
     case Element::i64: return CU_TENSOR_MAP_DATA_TYPE_INT64;
   }
@@ -94,7 +95,7 @@ Result<MapShape> fixed_shape(const Named& tensor, int rows, const void* stand_in
   set(shape, {at_least_one(v.dim), at_least_one(v.seq), at_least_one(v.heads), at_least_one(v.batch)},
       {stride_bytes(v, v.stride_seq, v.seq), stride_bytes(v, v.stride_head, v.heads),
        stride_bytes(v, v.stride_batch, v.batch)},
-      columns_of_panel(v), rows);
+      columns_of_atom(v), rows);
   return shape;
 }
 
@@ -105,6 +106,16 @@ int64_t batch_bytes(const View& v) { return v.batch <= 1 || v.empty() ? 0 : v.st
 }  // namespace
 
 int64_t granule_bytes(const View& v) { return std::gcd(stride_bytes(v, v.stride_seq, v.seq), batch_bytes(v)); }
+
+Result<void> check_slots(const Named& tensor) {
+  const auto& [name, v] = tensor;
+  const int64_t bytes = granule_bytes(v);
+  if (bytes <= std::numeric_limits<int>::max()) return {};
+  return misfit(
+      text("{}.stride_seq is {} and {}.stride_batch is {}, in elements; pages of so few rows need a greatest common "
+           "divisor below 2^31 bytes, but it is {}. Copy {} so that its rows lie one after the other.",
+           name, v.stride_seq, name, v.stride_batch, bytes, name));
+}
 
 // TMA compares coordinates with extents, so for the hardware to see the end of every sequence, the end must lie at the
 // extent of a dimension. The row dimension has 2^30 rows, and row r of a sequence of `length` rows is asked for at
@@ -135,7 +146,7 @@ Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_i
   shape.address = v.empty() ? stand_in : v.data;
   shape.granules = {.batch = static_cast<int>(step), .row = static_cast<int>(row_granules)};
   set(shape, {at_least_one(v.dim), map_rows, at_least_one(v.heads), any_extent, any_extent},
-      {row, stride_bytes(v, v.stride_head, v.heads), bytes, wrap_bytes - row}, columns_of_panel(v), rows);
+      {row, stride_bytes(v, v.stride_head, v.heads), bytes, wrap_bytes - row}, columns_of_atom(v), rows);
   return shape;
 }
 

@@ -19,7 +19,7 @@ struct MapShape {
   uint64_t strides[4] = {};
   uint32_t box[5] = {};
   MapGranules granules{};  // ragged only
-  bool swizzled = true;    // into panels, as wgmma reads them
+  bool swizzled = true;    // into swizzle atoms, as wgmma reads them
   bool ahead = true;       // L2 reads 256 bytes for each 128 that are asked for
 };
 
@@ -38,6 +38,10 @@ Result<MapShape> fixed_shape(const Named&, int rows, const void* stand_in);
 // The map of a ragged tensor, in which the rows after the end of each sequence read as zeros.
 int64_t granule_bytes(const View&);  // of a granule of such a map
 Result<MapShape> ragged_shape(const Named&, int rows, const void* stand_in);
+
+// Pages of which less than 8 rows follow each other are copied without the map, but by the same granules: PageParams
+// has the bytes of one in an int.
+Result<void> check_slots(const Named&);
 
 // Rows of so many floats one after the other; a box is one of them.
 MapShape dense_rows(const void* rows, int64_t count, int floats);

@@ -104,7 +104,7 @@ inline Made make(const Described& like, const int64_t* sizes, int64_t dim, Axes 
   return {Tensor(made), field(made, lies, axes)};
 }
 
-// Numbers of one type side by side.
+// Values of one type side by side.
 inline Tensor make_dense(const Described& on, int32_t dtype, int64_t count) {
   const int64_t one = 1;
   TensorHandle made = nullptr;

@@ -118,10 +118,13 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   FwdParams params = plain_params(run, step);
   for (const Named& tensor : {Named{"o", views.o}, Named{"gate", views.gate}})
     if (auto ok = check_layout(tensor); !ok) return ok.failure();
+  if (step.variant.kv.layout == KvLayout::paged_cp_async)
+    for (const Named& tensor : {Named{"k", views.k}, Named{"v", views.v}})
+      if (auto ok = check_slots(tensor); !ok) return ok.failure();
   const void* const stand_in = views.q.data;  // q is never empty in a launch
-  // Of PackGQA tiles K and V are read once, and at the memory's speed: there L2 must not read ahead of the copy engine,
-  // which costs 6 % on an H200. Beside 8-bit rows of more than 256 columns there is room for two tiles alone, and what
-  // is read ahead comes sooner: 3 % there, with pages.
+  // PackGQA tiles read K and V once, at the memory's speed: there L2 must not read ahead of the copy engine, which
+  // costs 6 % on an H200. With 8-bit K and V and head dims above 256 there is room only for two tiles, and reading
+  // ahead makes them come sooner: by 3 %, with pages.
   const bool packed = step.variant.pack_gqa, few_stages = fwd_reads_8_bit(step.variant) && step.variant.dims.qk > 256;
   const Boxes boxes_q = packed ? Boxes{step.pack.rows, step.pack.heads} : Boxes{tiles.q};
   const Boxes boxes_kv = {.rows = problem.paged() ? box_of_pages(problem, tiles) : tiles.kv,
