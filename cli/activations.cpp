@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <ranges>
 #include <tuple>
 
 #include "src/base/counted.hpp"
@@ -86,7 +87,9 @@ Result<QKV> take_qkv(TensorFile& file, bool packed) {
   in.packed = packed;
   for (const auto& [name, into] : {std::pair{"q", &in.q}, {"k", &in.k}, {"v", &in.v}}) {
     auto tensor = take(file, name);
-    if (!tensor) return wrong(text("there is no tensor {}; attention needs q, k and v. Name them so.", name));
+    if (!tensor)
+      return wrong(text("there is no tensor {}{}; attention needs q, k and v. Name them so.", name,
+                        file.tensors.empty() ? "" : " beside " + joined(std::views::keys(file.tensors), ", ")));
     *into = std::move(*tensor);
     const size_t extents = into->shape.size();
     if (packed && extents != 3) {
@@ -123,10 +126,8 @@ std::string disagreement(const QKV& in) {
 // What is wrong with the problem, and where heads would fit if they came before rows, that they seem to.
 Failure wrong_or_turned(const QKV& in, Failure failure) {
   const auto q = in.extents(in.q), k = in.extents(in.k);
-  const auto fit = [](int64_t heads_q, int64_t heads_kv) { return heads_kv > 0 && heads_q % heads_kv == 0; };
-  if (!fit(q[2], k[2]) && fit(q[1], k[1]))
-    failure.text += text(" If heads are before rows, of which q seems to have {} and {}, exchange both axes.",
-                         counted(q[1], "row"), counted(q[2], "head"));
+  if (k[1] > 0 && k[2] > 0 && q[2] % k[2] != 0 && q[1] % k[1] == 0)
+    failure.text += " If heads are before rows, exchange both axes.";
   return failure;
 }
 

@@ -169,7 +169,7 @@ bool HeaderReader::take_dtype(const json& x) {
   const auto known = std::ranges::find_if(dtypes, [&](const Name& n) { return x == n.in_file; });
   if (known == std::end(dtypes)) {
     const std::string said = x.is_string() ? shown(x.get<std::string>()) : x.dump();
-    return wrong(text("dtype {} is not one of F16, BF16, F32, I32, I64", said));
+    return wrong(text("dtype {} is not one of F16, BF16, F32, I32, I64. Convert it", said));
   }
   entries.back().tensor.element = known->element;
   return true;

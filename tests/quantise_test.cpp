@@ -53,7 +53,7 @@ const struct {
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.rotate_seed = 5; },
      "rotate_seed is 5 and rotate is 0; nothing is rotated. Set rotate, or rotate_seed to 0."},
     {[](fh_problem& p) { p.op = FH_QUANTISE; },
-     "dtype_kv is bf16; to quantise is to write 8-bit numbers. Set dtype_kv to FH_E4M3 or FH_E5M2."},
+     "dtype_kv is bf16; to quantise is to write 8-bit values. Set dtype_kv to FH_E4M3 or FH_E5M2."},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype = FH_E4M3; },
      "dtype is e4m3, which has 8 bits already. Set dtype to the type of q, k and v, FH_F16, FH_BF16 or FH_F32."},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.dtype_o = FH_F32; },
@@ -64,7 +64,7 @@ const struct {
      "scale_v_columns is 1 and op is FH_QUANTISE; what is written has scales of rows, not of columns. "
      "Set it to 0."},
     {[](fh_problem& p) { p.smooth = 1; },
-     "smooth is 1 and k and v are bf16; means are taken out before numbers get 8 bits. Set it to 0."},
+     "smooth is 1 and k and v are bf16; means are taken out before values get 8 bits. Set it to 0."},
     {[](fh_problem& p) { p.dtype = FH_E4M3, p.smooth = 1, p.softcap = 20; },
      "smooth is 1 and softcap is 20; what the scores of all keys have in common is lost in a softmax, but not in a "
      "tanh. Set one of them to 0."},

@@ -149,7 +149,7 @@ TEST(Safetensors, may_be_nested_as_deeply_as_they_like) {
   };
   const auto refused = parse_safetensors(with(nested(depth), ""));
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.failure().text, R"(byte 9: "q": dtype [] is not one of F16, BF16, F32, I32, I64)");
+  EXPECT_EQ(refused.failure().text, R"(byte 9: "q": dtype [] is not one of F16, BF16, F32, I32, I64. Convert it)");
   // What other programs add to an entry is passed over.
   const auto read = parse_safetensors(with("\"F16\"", R"(,"more":{"dtype":)" + nested(depth) + "}"));
   ASSERT_TRUE(read) << read.failure().text;

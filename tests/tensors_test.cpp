@@ -319,7 +319,9 @@ struct BadLengths {
 };
 
 const BadLengths bad_lengths[] = {
-    {[](Lengths& l) { l.cu_q[0] = 1; }, "cu_seqlens_q[0] is 1; the first sequence begins at row 0. Set it to 0."},
+    {[](Lengths& l) { l.cu_q[0] = 1; },
+     "cu_seqlens_q[0] is 1; the first sequence begins at row 0. Set it to 0. If these are lengths, give their "
+     "sums behind a 0."},
     {[](Lengths& l) { l.cu_q[2] = 90; },
      "cu_seqlens_q falls from 100 to 90 at entry 2; sequences lie end to end. Let it rise."},
     {[](Lengths& l) { l.cu_kv[1] = 5000; },
@@ -353,10 +355,14 @@ TEST(tensors, keys_may_begin_anywhere_where_seqused_says_how_many_there_are) {
   const Problem p = problem_of(forward);
   EXPECT_EQ(rows_kv(p, views_of(p, padded), 0).first, 7);
   EXPECT_EQ(rows_kv(p, views_of(p, padded), 0).used, 200);
-  EXPECT_EQ(checked(forward, padded, /*used=*/false),
-            "cu_seqlens_kv[0] is 7; the first sequence begins at row 0. Set it to 0.");
-  EXPECT_EQ(checked("bwd" + forward.substr(3), padded),
-            "cu_seqlens_kv[0] is 7; the first sequence begins at row 0. Set it to 0.");
+  EXPECT_EQ(
+      checked(forward, padded, /*used=*/false),
+      "cu_seqlens_kv[0] is 7; the first sequence begins at row 0. Set it to 0. If these are lengths, give their "
+      "sums behind a 0.");
+  EXPECT_EQ(
+      checked("bwd" + forward.substr(3), padded),
+      "cu_seqlens_kv[0] is 7; the first sequence begins at row 0. Set it to 0. If these are lengths, give their "
+      "sums behind a 0.");
   padded.used_kv[0] = 201;
   EXPECT_EQ(checked(forward, padded),
             "seqused_kv[0] is 201 and seq_kv is 200; seq_kv is an upper bound on all of them. Raise it.");

@@ -72,7 +72,7 @@ TEST_F(Program, refuses_problem_lines_in_their_own_words) {
        "op is fwd; it is of rows that are written to a cache. Set op to append, or "
        "leave norm out.\n"},
       {"bwd bf16 " + sizes + " maxlogit", "Set op to fwd, or leave maxlogit out.\n"},
-      {"quantise bf16 " + sizes, "to quantise is to write 8-bit numbers. Write kv=e4m3 or kv=e5m2.\n"},
+      {"quantise bf16 " + sizes, "to quantise is to write 8-bit values. Write kv=e4m3 or kv=e5m2.\n"},
       {"quantise bf16 kv=e4m3 " + sizes + " seed3", "nothing is rotated. Add rotate, or leave seed out.\n"},
       {"append bf16 " + sizes + " rows9", "nothing is rotated. Add rotaryN, or leave rows out.\n"},
       {"append bf16 " + sizes + " rotary64", "but is 0. Write rowsN, the number of their rows.\n"},
@@ -157,10 +157,20 @@ TEST_F(Program, attend_tells_axes_that_are_exchanged_from_heads_that_do_not_fit)
   EXPECT_TRUE(
       has(r.err,
           "heads_kv is 5 and heads_q is 3; heads_kv must divide heads_q. Use 1 or 3. If heads are before rows, "
-          "of which q seems to have 4 rows and 3 heads, exchange both axes.\n"));
+          "exchange both axes.\n"));
   for (const char* const name : {"k", "v"}) file.tensors[name] = ones(Element::f32, {1, 3, 5, 8});  // nor then
   write("in.safetensors", print_safetensors(file));
   EXPECT_FALSE(has(run("attend " + path("in.safetensors") + " -o " + path("o.npy")).err, "before rows"));
+}
+
+TEST_F(Program, attend_names_the_tensors_of_a_file_without_q) {
+  TensorFile file;
+  for (const char* const name : {"query", "key", "value"}) file.tensors[name] = ones(Element::f32, {1, 3, 2, 8});
+  write("in.safetensors", print_safetensors(file));
+  const std::string all = "attend " + path("in.safetensors") + " -o " + path("o.npy");
+  EXPECT_TRUE(has(run(all).err,
+                  "there is no tensor q beside key, query, value; attention needs q, k and v. Name them "
+                  "so.\n"));
 }
 
 TEST_F(Program, attend_says_how_to_save_what_it_cannot_read) {

@@ -59,7 +59,10 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
     return text("cu_seqlens_{}[0] is {}; no sequence begins before row 0. Set it to 0 or more.", name,
                 side.cu_seqlens[0]);
   if (side.cu_seqlens && !side.gaps && side.cu_seqlens[0] != 0)
-    return text("cu_seqlens_{}[0] is {}; the first sequence begins at row 0. Set it to 0.", name, side.cu_seqlens[0]);
+    return text(
+        "cu_seqlens_{}[0] is {}; the first sequence begins at row 0. Set it to 0. If these are lengths, give their "
+        "sums behind a 0.",
+        name, side.cu_seqlens[0]);
   // Before the rules about totals: one entry that is too large makes the list fall behind it.
   for (int64_t b = 0; b < batch; ++b)
     if (const Rows rows = rows_of(side, b); rows.extent < 0)
