@@ -59,7 +59,7 @@ TEST(Order, TilesOfAPairComeInTurnFromTheLightestOrTheHeaviest) {
       const Order order = {pairs * items_of_pair, pairs, items_of_pair, section, in_sections, tail, 0};
       std::vector<int> taken(pairs);
       for (int number = 0; number < order.items; ++number) {
-        const Item item = item_in_turn(order, number, light_first);
+        const Item item = item_in_dq_order(order, number, light_first);
         ASSERT_TRUE(item.pair >= 0 && item.pair < pairs) << number;
         const int its = taken[item.pair]++;
         ASSERT_EQ(item.of_pair, item.pair < light_first ? items_of_pair - 1 - its : its)

@@ -5,30 +5,30 @@
 
 namespace froghopper::attn {
 
-// A CTA's first work item is that of its own number, the others are drawn: ticket n, counted from 0, means item n +
+// A CTA's first work item is that of its own number, the others are fetched: ticket n, counted from 0, means item n +
 // number of CTAs. The counter is the caller's memory and may hold anything: its upper half says which launch it counts
 // for. A CTA that finds another launch's tag there puts this launch's tag and zero in its place. In two steps, so that
-// other work hides the time of the read from memory: draw, then read what was drawn.
+// other work hides the time of the read from memory: fetch(), then read() what was fetched.
 struct Tickets {
   QueueParams queue;
 
-  // Whether tickets are drawn. Else there are as many CTAs as items, and each has the one of its own number.
+  // Whether tickets are fetched. Else there are as many CTAs as items, and each has the one of its own number.
   __device__ bool in_use() const { return queue.counter != nullptr; }
-  __device__ unsigned long long draw() const { return atomicAdd(queue.counter, 1ull); }
-  __device__ int read(unsigned long long drawn) const {
-    while (tag_of(drawn) != queue.tag) {
-      unsigned long long seen = drawn + 1;
-      while (tag_of(seen) != queue.tag) {
+  __device__ unsigned long long fetch() const { return atomicAdd(queue.counter, 1ull); }
+  __device__ int read(unsigned long long fetched) const {
+    while (tag_of(fetched) != queue.tag) {
+      unsigned long long found = fetched + 1;
+      while (tag_of(found) != queue.tag) {
         const unsigned long long mine = static_cast<unsigned long long>(queue.tag) << 32;
-        const unsigned long long before = atomicCAS(queue.counter, seen, mine);
-        if (before == seen) break;
-        seen = before;
+        const unsigned long long before = atomicCAS(queue.counter, found, mine);
+        if (before == found) break;
+        found = before;
       }
-      drawn = draw();
+      fetched = fetch();
     }
-    return static_cast<int>(drawn);
+    return static_cast<int>(fetched);
   }
-  // By the CTA that drew the last ticket: no launch has tag 0, so the next launch starts from 0 whatever its tag is.
+  // By the CTA that fetched the last ticket: no launch has tag 0, so the next launch starts from 0 whatever its tag is.
   __device__ void forget() const { *queue.counter = 0; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: batch-invariant variants. A row's bits depend on its q, on the keys that it attends to and on their
-// positions alone, whatever tile it lies in and whichever rows lie beside it:
+// positions only, whatever tile it lies in and whichever rows share that tile:
 //
 // - Every tile takes the exact step. The guarded one is a vote of a warp; the one vote of the exact step, whether a row
 //   is large, changes no bit of the other rows.

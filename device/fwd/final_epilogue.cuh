@@ -65,7 +65,7 @@ struct FinalEpilogue {
     store_lse(top, bottom);
   }
 
-  // By way of a tile in shared memory, whose rows from first_row on are this Consumer's alone. TMA has read a warp's
+  // By way of a tile in shared memory, whose rows from first_row on are only this Consumer's. TMA has read a warp's
   // rows there once tma_store_wait_read() returns to the warp's first lane.
   template <class Tile>
   __device__ __forceinline__ void run_through(Tile& tile, int first_row, attn::Finish top, attn::Finish bottom,
@@ -123,7 +123,7 @@ struct FinalEpilogue {
                   columns_from<V>(params, half), o);
   }
 
-  // A row that these keys add nothing to is left alone: what is multiplied by 0 might not be finite.
+  // A row that these keys add nothing to stays as it is: what is multiplied by 0 might not be finite.
   __device__ __forceinline__ void merge(tile::RowAddresses at, attn::Finish top, attn::Finish bottom,
                                         Output& o) const {
     at.has_top &= top.inverse != 0.f;

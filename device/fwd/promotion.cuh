@@ -89,7 +89,7 @@ struct Promotion {
     const auto group = [&](int i) { return o.x + 4 * (begin + i); };
     const auto sum = [&](int i) { return sums + (headers + begin + i) * warpgroup; };
     if (!first && !moved.since(slice)) {
-      // The row maxima are those of the header: L2 adds, and nobody waits for it.
+      // The row maxima are those of the header: L2 adds, and no thread waits for it.
 #pragma unroll
       for (int i = 0; i < of_slice; ++i)
         ptx::red_add_v4_f32(&sum(i)->x, group(i)[0], group(i)[1], group(i)[2], group(i)[3]);
@@ -107,7 +107,7 @@ struct Promotion {
         for (int j = i; j < i + 8 && j < of_slice; ++j)
           *sum(j) = {group(j)[0], group(j)[1], group(j)[2], group(j)[3]};
       }
-      *header = now.reference();
+      *header = now.row_maxima();
       moved.forget(slice);
     }
     if constexpr (fwd_immediate_pv(V)) return;  // the next product is not added to what O has

@@ -11,8 +11,8 @@ SENTENCES: list[tuple[str, str]] = [
      r"window must be (left, right), keys before and after, None or -1 for no bound, but its \1 one is \2. Use None "
      r"there."),
     (r"causal is set and window_right is (\d+); .*",
-     r"window must end with 0 or None where causal is True, as a causal query sees no key after it, but ends with \1. "
-     r"Use window=(left, 0), or causal=False."),
+     r"window must end with 0 or None where causal is True, as a causal query attends to no key after it, but ends "
+     r"with \1. Use window=(left, 0), or causal=False."),
     (r"attention_chunk is (-\d+); .*",
      r"attention_chunk must be 0 or more keys, but is \1. Use attention_chunk=0 for none."),
     (r"seq_(q|kv) is (-\d+); sizes are not negative.*",
@@ -81,8 +81,8 @@ SENTENCES: list[tuple[str, str]] = [
     (r"invariant is set and dtype(?:_kv)? is \w+; the Hopper kernels .*",
      r"on a GPU, invariant must be False where k and v have 8 bits, but is True. Leave it out, or use tensors on the "
      r"CPU."),
-    (r"invariant is set beside accumulate, attention_chunk or alibi; the Hopper kernels .*",
-     r"on a GPU, invariant must be False beside accumulate, attention_chunk and alibi_slopes, but is True. Leave it "
+    (r"invariant is set with accumulate, attention_chunk or alibi; the Hopper kernels .*",
+     r"on a GPU, invariant must be False with accumulate, attention_chunk and alibi_slopes, but is True. Leave it "
      r"out, or use tensors on the CPU."),
     (r"rotary_dim is (\d+); the Hopper kernel rotates columns by multiples of (\d+)\. .*",
      r"on a GPU, a multiple of \2 columns must be rotated, but rotary_cos, one column for two of them, says \1. Use "

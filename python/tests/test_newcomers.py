@@ -226,7 +226,7 @@ def test_scales_are_told_of_in_words():
 
 
 @pytest.mark.parametrize("options, told", [
-    (dict(invariant=True, attention_chunk=4), "invariant must be False beside accumulate, attention_chunk and alibi"),
+    (dict(invariant=True, attention_chunk=4), "invariant must be False with accumulate, attention_chunk and alibi"),
     (dict(invariant=True), "invariant must be False where k and v have 8 bits, but is True"),
     (dict(), "q must be float16 or bfloat16 where scale_k and scale_v have a scale for each row, but has 8 bits")])
 def test_what_only_gpus_refuse_is_told_in_words(options, told):
