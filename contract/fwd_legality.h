@@ -44,7 +44,7 @@ constexpr const char* why_invalid(FwdVariant v) {
   if (v.kv.dequantised && (v.kv.dtype == v.dtype || v.max_logit || !plain))
     return "an earlier launch dequantises 8-bit k and v for plain tiles of 16-bit q";
   if (v.kv.blocks && (!v.kv.dequantised || v.dtype != Dtype::bf16 || !in_scale_block(v.tiles.kv)))
-    return "weights times scales of v are in the range of bf16 alone, and 32, 64 or 128 keys of a tile share a scale";
+    return "weights times scales of v are only in the range of bf16, and 32, 64 or 128 keys of a tile share a scale";
   if (v.kv.layout != KvLayout::contiguous && (!v.ragged || v.kv.dequantised))
     return "a kernel for pages is ragged and reads k and v as they are in memory";
   if (v.batch_invariant && (is_8_bit(v.dtype) || is_8_bit(v.kv.dtype)))

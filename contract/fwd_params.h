@@ -74,8 +74,8 @@ struct FwdParams {
   BlockScales block_scales;  // blocks variants only
   Order order;
   QueueParams queue;
-  PackParams pack;    // PackGQA variants only
-  SplitParams split;  // split-KV variants only
+  PackGqaParams pack_gqa;  // PackGQA variants only
+  SplitParams split;       // split-KV variants only
   SoftcapParams softcap;
   int chunk;           // variants that mask by chunks only
   ScaleValues slopes;  // alibi variants only; in natural units, no blocks
@@ -100,9 +100,9 @@ struct CombineParams {
   MaskParams mask;
   float scale_log2;
   RaggedParams ragged;
-  StridedTensor gate;  // gated variants only; of O's type
-  PackParams pack;     // variants of even splits only
-  int ctas;            // likewise: of the forward kernel
+  StridedTensor gate;      // gated variants only; of O's type
+  PackGqaParams pack_gqa;  // variants of even splits only
+  int ctas;                // likewise: of the forward kernel
 };
 static_assert(sizeof(CombineParams) <= params_bytes_max);
 

@@ -44,8 +44,8 @@ constexpr int block_scale_bytes = 8;  // of a pair
 // log2 of the scale of V over that of O is at least this, so that weights times that scale are in the range of fp32.
 constexpr float least_log2_v_scale = -120.f;
 
-// Keys seen before and after the diagonal; no_bound: all. top_left: the diagonal starts in the top-left corner, else
-// it ends in the bottom-right one.
+// Keys attended to before and after the diagonal; no_bound: all. top_left: the diagonal starts in the top-left corner,
+// else it ends in the bottom-right one.
 struct MaskParams {
   int left, right;
   int top_left;
@@ -69,13 +69,13 @@ struct RaggedParams {
   const int* cu_kv;
   const int* used_q;  // [batch]; null: all rows count
   const int* used_kv;
-  int total_q;  // rows of the packed q; those after the last sequence see nothing
+  int total_q;  // rows of the packed q; those after the last sequence attend to nothing
   MapGranules q, k, v, o;
 };
 
 // Who takes which work item: Tickets in device/attn/tickets.cuh.
 struct QueueParams {
-  unsigned long long* counter;  // tickets drawn so far; null: no CTA has a second item
+  unsigned long long* counter;  // tickets fetched so far; null: no CTA has a second item
   unsigned int tag;             // nonzero, another one for every launch
 };
 

@@ -257,7 +257,7 @@ const struct {
     {"fwd bf16 b1 hq1 hkv1 sq1 skv9 d64 norm",
      "norm is 1 and op is FH_FORWARD; it is of rows that are written to a cache. Set op to FH_APPEND, or this to 0."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 maxlogit",
-     "max_logit is 1 and op is FH_APPEND; the forward pass alone looks for it. Set op to FH_FORWARD, or max_logit to "
+     "max_logit is 1 and op is FH_APPEND; only the forward pass computes it. Set op to FH_FORWARD, or max_logit to "
      "0."},
 };
 

@@ -270,7 +270,7 @@ TEST(Hints, ChangeThePlan) {
     const std::string line = make_gpu_plan(*problem, h200, hints)->line();
     EXPECT_TRUE(lines.insert(line).second) << word << ": a decision that cannot be read: " << line;
   }
-  EXPECT_EQ(order_with("late=3").late_tiles, 3);
+  EXPECT_EQ(order_with("late=3").deferred_tiles, 3);
   EXPECT_EQ(order_with("tail=0%").tail, 0);
   EXPECT_LT(order_with("section=4MiB").section, order_with("section=64MiB").section);
   Hints tiles;

@@ -233,7 +233,7 @@ TEST(fwd_params, say_what_the_problem_says) {
   EXPECT_EQ(params.queue.counter, nullptr) << "short items, and a CTA for each";
 }
 
-TEST(fwd_params, have_a_counter_where_tickets_are_drawn) {
+TEST(fwd_params, have_a_counter_where_tickets_are_fetched) {
   for (const char* const line :
        {"fwd f16 b16 hq8 hkv8 sq100 skv2000 d128", "fwd f16 b200 hq8 hkv8 sq100 skv200 d128"}) {
     const Plan plan = planned(line);

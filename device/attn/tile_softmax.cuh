@@ -2,7 +2,7 @@
 // device/attn: softmax.cuh for weights that become bf16; scaled_softmax.cuh is for weights that become e4m3 or f16. In
 // both, K and V of every kv tile have scales of their own.
 //
-// A row max is a reference for scaled scores, so it holds for tiles of all scales. But where it is large it cannot be
+// A row max belongs to scaled scores, so it holds for tiles of all scales. But where it is large it cannot be
 // an unscaled score, as in OnlineSoftmax: scores of such a tile are scaled and rounded first, as plain loops do, and
 // the row max is subtracted from them then. V's scale goes into the weights, as in ScaledSoftmax; bf16 has the range
 // of fp32 and the same precision in all of it, so the guard asks what weights are without that.

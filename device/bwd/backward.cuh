@@ -11,7 +11,7 @@
 //           Everything is computed transposed (keys along rows, queries along columns), so that P^T and dS^T leave the
 //           accumulators as register operands; dS goes through shared memory only for grad_q, to which both M tiles
 //           contribute.
-// Roles     Dispatcher        warp 0; draws items, publishes them, loads K and V.  warpgroup 0: 24 registers
+// Roles     Dispatcher        warp 0; fetches items, publishes them, loads K and V.  warpgroup 0: 24 registers
 //           QLoader           warp 1, one thread; loads Q with lse and delta (and the slope of alibi variants).
 //           GradOLoader       warp 2, one thread; loads grad_o.
 //           ProxyFencer       warp 3, one thread; makes dS visible to WGMMA. Where it pays: has_proxy_fencer.
@@ -46,8 +46,8 @@
 //           item_ring       full: the Dispatcher has written it; empty: one arrival per producer thread that the
 //                           variant has (QLoader, GradOLoader, ProxyFencer, or if deterministic QLoader,
 //                           DqOrderWaiter, DqOrderSignaller) and, when its item is over, Consumer warp
-//           draw_now        one arrival an item, by the QLoader near its end; the Dispatcher waits for it before it
-//                           draws the next ticket. As in device/fwd/forward.cuh.
+//           fetch_now        one arrival an item, by the QLoader near its end; the Dispatcher waits for it before it
+//                           fetches the next ticket. As in device/fwd/forward.cuh.
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp, after its last grad_q. Of two stages
 //                           the other one's K and V are loaded while this item is computed.
 //           q_ring          full: bytes of Q, lse and delta; empty: one per Consumer warp, after grad_k has read Q and
@@ -145,7 +145,7 @@ struct Backward {
     DsRing ds_ring;
     ptx::u64 ds_stored[bwd_ds_stages];
     tile::Ring<2> seen_ring, last_added;  // deterministic only
-    ptx::u64 draw_now;
+    ptx::u64 fetch_now;
   };
   static constexpr int smem_bytes = bwd_smem_bytes(V);
   static_assert(sizeof(Smem) == smem_bytes);

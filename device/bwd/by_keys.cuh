@@ -8,7 +8,7 @@
 //           Each CTA adds half of the columns of grad_q, for the keys of both: half as much goes to memory, which is
 //           what bounds this kernel. For that it has dS of the other, its peer, and its own columns of the peer's K.
 // Roles     Dispatcher, QLoader, GradOLoader, DqOrderWaiter and DqOrderSignaller as in backward.cuh. The first CTA's
-//           Dispatcher draws the tickets and tells the other's.
+//           Dispatcher fetches the tickets and tells the other's.
 //           GradV      warpgroup 1: S^T, the weights, grad_v, the first share of grad_q
 //           GradK      warpgroup 2: dP^T, dS, grad_k, the second share of grad_q
 //           Registers of a thread: 24 in warpgroup 0 and 240 of a consumer at head dim 256, else 40 and 232.
@@ -20,7 +20,7 @@
 //           Neither shares a product with the other, so one's products run under the other's arithmetic. Both multiply
 //           grad_q one iteration late, when dS of both CTAs is there without waiting.
 // Launches  as backward.cuh
-// Barriers  item_ring, draw_now, k_ring, v_ring, q_ring, do_ring as backward.cuh; draw_now is the first CTA's and
+// Barriers  item_ring, fetch_now, k_ring, v_ring, q_ring, do_ring as backward.cuh; fetch_now is the first CTA's and
 //           counts the QLoaders of both. GradV and GradK both release Q at the end of their iteration, after they have
 //           issued the adds to grad_q of the iteration before: in deterministic variants the DqOrderSignaller takes
 //           that release as the sign that these adds are issued, so an earlier release of Q would break the order.
@@ -111,7 +111,7 @@ struct ByKeys : TwoCtas<V> {
     ptx::u64 weights_full[bwd_ds_stages];
     ptx::u64 peer_empty[bwd_ds_stages];
     tile::Ring<2> seen_ring, last_added;  // deterministic only
-    ptx::u64 draw_now, number_full;
+    ptx::u64 fetch_now, number_full;
     ptx::u32 number;  // of the next item
   };
   static constexpr int k_bytes = KTile::bytes + PeerKTile::bytes;

@@ -9,7 +9,7 @@
 // Order     rows of a tile in any order; sums in the same order in every run
 // Launches  It waits for the kernels before it, which may have written any of its tensors, and only then lets the
 //           backward kernel start, whose producers read tensors, lengths and tickets before they wait for this one
-//           (backward.cuh, Launches). Nothing else in it runs beside another kernel.
+//           (backward.cuh, Launches). Nothing else in it overlaps with another kernel.
 // Barriers  one __syncthreads, in sum_of_cta(), where there is a sink
 // Padding   rows that do not exist, and rows that attend to no key (lse = -inf), get lse = +inf and delta = 0: for
 //           finite scores every weight of such a row is 2^-inf = 0. (A key with a component that is not finite may have
@@ -59,7 +59,7 @@ struct Delta {
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     ptx::wait_for_earlier_kernels();
     // Not before this kernel's own wait: before the backward kernel waits it loads q, k, v and, where there is no gate,
-    // grad_o, reads lengths and slopes, and draws tickets.
+    // grad_o, reads lengths and slopes, and fetches tickets.
     ptx::let_next_kernel_start();
     const int number = blockIdx.x;
     if constexpr (V.gated && V.ragged) {

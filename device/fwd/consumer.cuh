@@ -260,8 +260,8 @@ struct Consumer {
   // immediate_pv.cuh
   __device__ __forceinline__ void begin_immediate_pv(const WorkItem& item, int kv_tile, const Softmax& softmax,
                                                      const Weights& p, Output& o);
-  __device__ __forceinline__ void multiply_v_at_once(const WorkItem& item, int kv_tile, const Softmax& softmax,
-                                                     const Weights& p, Output& o);
+  __device__ __forceinline__ void multiply_v_immediately(const WorkItem& item, int kv_tile, const Softmax& softmax,
+                                                         const Weights& p, Output& o);
   template <bool Boundary>
   __device__ __forceinline__ void kv_iteration_immediate_pv(const WorkItem& item, int kv_tile, Softmax& softmax,
                                                             Scores& s, Weights& p, Output& o);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the two products of a Consumer, S = Q K^T and O += P V, and the stages of K and V that they read. It
-// alone waits for those and gives them back; for Q, consumer_q.cuh does. Kernel is Forward of a variant; the head of
-// forward.cuh has the barriers.
+// waits for those and gives them back, and no other code does; for Q, consumer_q.cuh does. Kernel is Forward of a
+// variant; the head of forward.cuh has the barriers.
 #pragma once
 #include "contract/fwd_variant.h"
 #include "contract/tile_sequence.h"
@@ -37,8 +37,8 @@ struct ConsumerMma {
 
   // S of a tile, issued. m_tile: number of the M tile in q. read_scales() comes before the product: a load behind
   // products waits until they have read their operands.
-  // immediate_pv: K of this tile has been there for long, so waiting for it before the turn costs no other Consumer
-  // its turn. Elsewhere K is awaited within the turn; why nothing hangs then: mma_order.cuh.
+  // immediate_pv: K of this tile has been there for long, so waiting for it before the slot costs no other Consumer
+  // its slot. Elsewhere K is awaited within the slot; why nothing hangs then: mma_order.cuh.
   template <class ReadScales>
   __device__ __forceinline__ void qk(Scores& s, QTile& q, int m_tile, const ReadScales& read_scales) {
     if (Kernel::immediate_pv) k.wait(smem.k_ring);
@@ -56,7 +56,7 @@ struct ConsumerMma {
   __device__ __forceinline__ void pass_order() const { order.pass(); }
   // S once more, of the tile whose K is still held.
   __device__ __forceinline__ void qk_again(Scores& s, QTile& q, int m_tile) const {
-    tile::mma_abt_alone<T>(s, q, m_tile * m_tile_rows, smem.k[k.stage]);
+    tile::mma_abt_by_warp<T>(s, q, m_tile * m_tile_rows, smem.k[k.stage]);
   }
 
   // O += P V, issued.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: the stages of Q, of one Consumer. ConsumerQ alone waits for them and gives them back. Kernel is
+// device/fwd: the stages of Q, of one Consumer. Only ConsumerQ waits for them and gives them back. Kernel is
 // Forward of a variant; the head of forward.cuh has the barriers.
 //
 // take() waits for Q of the next item. The stage is read until the last S of the item; then it goes back to the

@@ -56,10 +56,10 @@ struct StoredLoader {
       if (item.is_end()) return;
       KvSource<V, KvSide::k> keys(params, item);
       KvSource<V, KvSide::v> values(params, item);
-      const int draw_tile = draws_late<V>(params, item) ? draw_at(item) : -1;
+      const int fetch_tile = defers_fetch<V>(params, item) ? fetch_at(item) : -1;
       ScalesOfTiles<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == draw_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.draw_now);
+        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_now);
         stored.wait_room(smem.stored_ring);
         if (is_leading_thread<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         scales.read(params, item, item.kv.next_or_last(kv_tile));
@@ -100,10 +100,10 @@ struct StoredLoaderOf {
       const WorkItem item = take_copy<Kernel>(smem, items);
       if (item.is_end()) return;
       KvSource<V, Side> source(params, item);
-      const int draw_tile = Side == KvSide::k && draws_late<V>(params, item) ? draw_at(item) : -1;
+      const int fetch_tile = Side == KvSide::k && defers_fetch<V>(params, item) ? fetch_at(item) : -1;
       ScalesOfTiles<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == draw_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.draw_now);
+        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_now);
         stored.wait_room(smem.stored_ring);
         if (Side == KvSide::k && is_leading_thread<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         if (Side == KvSide::k) scales.read(params, item, item.kv.next_or_last(kv_tile));
@@ -192,7 +192,7 @@ struct Dequantiser {
     ptx::cp_async_wait<0>();  // none is left when the CTA ends
   }
 
-  // K of a tile, whose scales put_scales() leaves beside it, and V.
+  // K of a tile, whose scales put_scales() leaves next to it, and V.
   template <class PutScales>
   __device__ __forceinline__ void dequantise_tile(const PutScales& put_scales) {
     stored.wait(smem.stored_ring);

@@ -126,7 +126,7 @@ struct FinalEpilogue {
                   columns_from<V>(params, half), o);
   }
 
-  // A row that these keys add nothing to is left alone: what is multiplied by 0 might not be finite.
+  // A row that these keys add nothing to stays as it is: what is multiplied by 0 might not be finite.
   __device__ __forceinline__ void merge(tile::RowAddresses at, attn::Finish top, attn::Finish bottom,
                                         Output& o) const {
     at.has_top &= top.inverse != 0.f;

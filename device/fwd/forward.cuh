@@ -2,8 +2,8 @@
 // Forward attention on Hopper: O = softmax(scale Q K^T + mask) V. (In code, V is the variant and v the matrix.)
 //
 // Work      A work item is one (sequence, query head, q tile), with split-KV one part of its keys. One Consumer owns
-//           one 64-row M tile of a q tile. The grid is persistent: every CTA draws items until none is left.
-//           contract/order.h has their order, device/attn/tickets.cuh how a CTA draws one, schedule.cuh which kv
+//           one 64-row M tile of a q tile. The grid is persistent: every CTA fetches items until none is left.
+//           contract/order.h has their order, device/attn/tickets.cuh how a CTA fetches one, schedule.cuh which kv
 //           tiles it visits. An M tile skips those of them that only lower M tiles attend to. PackGQA, split-KV:
 //           contract/split.h, rows.cuh, combine.cuh; maxlogit: max_logit.cuh.
 // A tile    Loaders wait for room in k_ring and v_ring, announce the bytes of K and V of a kv tile and start the loads,
@@ -12,7 +12,7 @@
 //           waits for S, modifies it (score_mod.cuh), masks it, and makes weights of it (device/attn/softmax.cuh),
 //           which may move the row max and so rescale O. It gives K back, waits for P V of the tile before, gives that
 //           V back, and rounds the weights to P. In the next iteration it waits for V and issues P V behind the next S.
-// Roles     Dispatcher     warp 0; draws items, publishes them, loads Q.
+// Roles     Dispatcher     warp 0; fetches items, publishes them, loads Q.
 //           Loader         warps 1 and 2, one thread each, or the whole warp if K and V are paged; load K, or V
 //                          (kv_source.cuh)
 //           PaddingFiller  warp 3, ragged variants that do not merge O (merges_lse); fills the rows of o and lse that
@@ -22,12 +22,12 @@
 //           Variants with FP8 MMAs have an Fp8Loader and Transposers instead: device/fwd/fp8_producers.cuh. Variants
 //           that dequantise K and V have StoredLoaders and Dequantisers: device/fwd/dequantising_producers.cuh.
 //           Registers of a thread with 1/2/3/4 Consumers: 40/40/32/32 in warpgroup 0, 232/232/160/112 in a Consumer,
-//           where K and V are read in 16 bits, without PackGQA and slots. The others: registers_of.cuh.
+//           where 16-bit K and V are read, without PackGQA and slots. The others: registers_of.cuh.
 // Order     The kv tiles are visited in descending key order: the boundary tiles of a mask's upper bound (exact online
 //           softmax), then the interior tiles (no mask, guarded softmax), then the boundary tiles of a window's lower
 //           bound (exact). Variants that read 8-bit K and V round the weights of an interior tile before the guard has
 //           passed (device/attn/scaled_softmax.cuh). Consumers issue FP8 MMAs one after the other (mma_order.cuh);
-//           three of them with dim_v above 64 have no registers for S and P at once (immediate_pv.cuh); O is promoted
+//           three of them with dim_v above 64 have no registers for both S and P (immediate_pv.cuh); O is promoted
 //           to an fp32 sum every fwd_promotion_tiles (promotion.cuh).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. The overlap continues across work items: the last P V of one and the first S of
@@ -41,8 +41,8 @@
 //           combine, triggers only after its own wait, so all older kernels have ended and what they wrote is visible.
 //           And the two write disjoint rows, and have counters of tickets and regions of the workspace of their own.
 //           The Dispatcher of the second waits at its end, so that whoever waits for the second launch waits for both.
-// Barriers  A wait on full has the parity Cursor::phase, one on empty the other parity (device/tile/ring.cuh); draw_now
-//           and mma_order count for themselves.
+// Barriers  A wait on full has the parity Cursor::phase, one on empty the other parity (device/tile/ring.cuh);
+//           fetch_now and mma_order count for themselves.
 //           barrier         arrivals on full                        arrivals on empty
 //           item_ring       1, the Dispatcher                       one per warp that reads items: the Loaders,
 //                                                                   Transposers and Dequantisers once they have a copy,
@@ -59,9 +59,10 @@
 //                           dequantised: one per warp that does it
 //           stored_ring     bytes                                   one per Transposer or Dequantiser warp
 //           mma_order       FP8 MMAs only: one arrival per warp of the Consumer before (mma_order.cuh)
-//           draw_now        the loader of K arrives once per long item (order.late_tiles), when few of its tiles are
-//                           left. The Dispatcher waits for that before it draws the next ticket, so that a CTA does not
-//                           hold an item that another could begin. Both decide by the same published item, and the
+//           fetch_now        the loader of K arrives once per long item (order.deferred_tiles), when few of its tiles
+//                            are
+//                           left. The Dispatcher waits for that before it fetches the next ticket, so that a CTA does
+//                           not hold an item that another could begin. Both decide by the same published item, and the
 //                           loader cannot arrive again before another one is published: one parity bit is enough.
 //           barriers.cuh has the counts. In iterations with a guard K is held until the guard has passed, because a
 //           warp whose weights left fp32's range computes S again. In 16-bit variants no Consumer warp waits for
@@ -70,7 +71,7 @@
 //           1 + number, of one whose Q becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M tile
 //           (final_epilogue.cuh). Where a variant has two of these, the same threads are
 //           at both, in the same order.
-// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | draw_now | mma_order. Variants that read 8-bit K
+// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | fetch_now | mma_order. Variants that read 8-bit K
 //           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring | stored_scales[fwd_stored_stages] in
 //           front of that, and factors[stages] and row_scales where rows of K and V have scales (token_scales.cuh);
 //           others may have a buffer of O (fwd_o_store).
@@ -155,7 +156,7 @@ struct Forward {
     ItemRing item_ring;
     QRing q_ring;
     KvRing k_ring, v_ring;
-    ptx::u64 draw_now;
+    ptx::u64 fetch_now;
     ptx::u64 mma_order[consumer_groups];
   };
   static constexpr int smem_bytes = fwd_smem_bytes(V);
@@ -169,8 +170,8 @@ struct Forward {
     init_barriers<Forward>(smem);
 
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    // A launch beside another one waits at its end instead (Launches). Fixed lengths: the Dispatcher finds its first
-    // item without reading memory, and waits then.
+    // A launch that overlaps with another one waits at its end instead (Launches). Fixed lengths: the Dispatcher finds
+    // its first item without reading memory, and waits then.
     const bool waits_now = V.ragged ? !params.beside_another : warp > 0;
     if (waits_now) ptx::wait_for_earlier_kernels();
     if (warp < 4) {
@@ -183,7 +184,7 @@ struct Forward {
         load_stored_tiles<Forward>(params, smem, warp);
         if (warp >= 2 && !Registers::dequantising_warpgroup) Dequantiser<Forward>{params, smem, warp - 2}.run();
       } else {
-        if (is_of_loader<V>(1)) Loader<Forward, KvSide::k>{params, smem, &smem.draw_now}.run(smem.k, smem.k_ring);
+        if (is_of_loader<V>(1)) Loader<Forward, KvSide::k>{params, smem, &smem.fetch_now}.run(smem.k, smem.k_ring);
         if (is_of_loader<V>(2)) Loader<Forward, KvSide::v>{params, smem, nullptr}.run(smem.v, smem.v_ring);
       }
       if (V.ragged && !V.merges_lse && warp == 3)

@@ -2,7 +2,7 @@
 // device/fwd: the roles that move 8-bit K and V of variants with FP8 MMAs. forward.cuh says how the roles act together.
 // Kernel is Forward of a variant.
 //
-// wgmma reads 8-bit operands along their inner dimension alone, and that of P V are the keys: V^T must lie in shared
+// wgmma reads 8-bit operands only along their inner dimension, and that of P V are the keys: V^T must lie in shared
 // memory. Keys within a row of V^T are in the order of tile::OperandA8.
 //
 // Why stored_ring cannot hang. The Fp8Loader loads K of a tile before its V, which a Consumer needs an iteration later.
@@ -47,10 +47,10 @@ struct Fp8Loader {
   __device__ void load(const WorkItem& item) {
     KvSource<V, KvSide::k> keys(params, item);
     KvSource<V, KvSide::v> values(params, item);
-    const int draw_tile = draws_late<V>(params, item) ? draw_at(item) : -1;
+    const int fetch_tile = defers_fetch<V>(params, item) ? fetch_at(item) : -1;
     ScalesAhead<V> scales(params, item, item.kv.first());
     for (const int kv_tile : item.kv.in_order()) {
-      if (kv_tile == draw_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.draw_now);
+      if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_now);
       k.wait_room(smem.k_ring);
       if (is_leading_thread<V>()) smem.scales[k.stage] = scales.of_tile();
       scales.read(params, item, item.kv.next_or_last(kv_tile));

@@ -31,8 +31,8 @@
 
 namespace froghopper::fwd {
 
-// Whether this thread of a loader does what one thread does: it takes items, announces bytes, has the next item drawn.
-// Only threads of a loader may ask. With KvLayout::contiguous a loader is one thread, so the answer is yes.
+// Whether this thread of a loader does what one thread does: it takes items, announces bytes, has the next item
+// fetched. Only threads of a loader may ask. With KvLayout::contiguous a loader is one thread, so the answer is yes.
 template <FwdVariant V>
 __device__ __forceinline__ bool is_leading_thread() {
   return V.kv.layout == KvLayout::contiguous || threadIdx.x % 32 == 0;

@@ -6,11 +6,11 @@
 // MMAs. Without an order all of them get S at the same time, and then all of them want the exponential unit
 // (docs/10-fp8.md).
 //
-// Every Consumer takes its turn once for every kv tile of an item, also for a tile that its M tile skips, so they
-// differ by one tile at most. A Consumer whose turn it is for tile t may still wait for K of t and V of t - 1. By then
-// every other one has had its turn for t - 1, and has ended iteration t - 2 before that. So all have given back K of
-// t - 2 and V of t - 3, and in rings of two stages there is room for both. skip() takes and passes the turn before it
-// waits, so that a Consumer that skips a tile holds nobody up.
+// Every Consumer takes its slot once for every kv tile of an item, also for a tile that its M tile skips, so they
+// differ by one tile at most. A Consumer that has the slot for tile t may still wait for K of t and V of t - 1. By then
+// every other one has had its slot for t - 1, and has ended iteration t - 2 before that. So all have given back K of
+// t - 2 and V of t - 3, and in rings of two stages there is room for both. skip() takes and passes the slot before it
+// waits, so that a Consumer that skips a tile holds no other up.
 #pragma once
 #include "contract/tile_sequence.h"
 #include "device/ptx/mbarrier.cuh"

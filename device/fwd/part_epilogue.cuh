@@ -79,7 +79,7 @@ struct PartEpilogue {
   }
 
   // Parts of a row have scales of O of their own, which are multiplied into O here. Each keeps its row max, the
-  // reference that its weights count from, so that the parts can be brought to one reference.
+  // row max that its weights are relative to, so that the parts can be brought to one row max.
   template <class Softmax>
   __device__ __forceinline__ void keep(int part, const Row& top, const Row& bottom, const Softmax& softmax,
                                        Output& o) const {

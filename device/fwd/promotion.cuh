@@ -110,7 +110,7 @@ struct Promotion {
         for (int j = i; j < i + 8 && j < of_slice; ++j)
           *sum(j) = {group(j)[0], group(j)[1], group(j)[2], group(j)[3]};
       }
-      *header = now.reference();
+      *header = now.row_maxima();
       moved.forget(slice);
     }
     if constexpr (fwd_immediate_pv(V)) return;  // the next product is not added to what O has

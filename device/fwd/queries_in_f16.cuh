@@ -141,7 +141,7 @@ __device__ __forceinline__ void fp8_to_f16(tile::SharedTile<Rows, Cols>& q) {
 template <FwdVariant V>
 __device__ attn::RowPair scales_of_packgqa_rows(const FwdParams& params, const WorkItem& item) {
   if (item.is_end()) return {1.f, 1.f};
-  const PackParams& pack = params.pack;
+  const PackGqaParams& pack = params.pack_gqa;
   const int seq_q = V.ragged ? item.lengths.seq_q : params.seq_q;
   const auto of = [&](int row_in_m_tile) {  // of padding rows any
     const int head = item.head * pack.heads + min(row_in_m_tile / pack.rows, pack.heads - 1);

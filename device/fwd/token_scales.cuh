@@ -3,10 +3,10 @@
 // before anything else does, V's the weights of a column while they are rounded; the row sum is of weights without it.
 //
 // The first warp that dequantises copies the scales of a tile's rows to shared memory, fwd_token_scales_ahead tiles
-// ahead, and makes of them what it leaves beside the stage of K. What the tile has in common goes the way of the scales
-// of a tile (attn::TileScales), so that what is left is a factor of at most 2 of a score, and of at most 1 of a weight,
-// whose range is that of f16: of K the power of two of the largest scale, so that the factors are exact; of V the
-// largest scale itself, so that weights of equal scales are not rounded by it.
+// ahead, and makes of them what it leaves next to the stage of K. What the tile has in common goes the way of the
+// scales of a tile (attn::TileScales), so that what is left is a factor of at most 2 of a score, and of at most 1 of a
+// weight, whose range is that of f16: of K the power of two of the largest scale, so that the factors are exact; of V
+// the largest scale itself, so that weights of equal scales are not rounded by it.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_smem.h"
@@ -64,7 +64,7 @@ struct TokenScales {
         sequence(item.sequence),
         first_row(V.ragged && !in_pages ? item.lengths.kv_first : 0),
         next_tile(item.kv.first()) {
-    ptx::cp_async_wait<0>();  // those of the item before, which nobody has looked at
+    ptx::cp_async_wait<0>();  // those of the item before, which were not read
     if constexpr (in_pages) {
       whole_pages = V.tiles.kv / params.pages.size;
       rest = V.tiles.kv - whole_pages * params.pages.size;

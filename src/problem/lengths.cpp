@@ -14,7 +14,7 @@ struct Side {
   const char* name;  // "q", "kv"
   int64_t seq, total;
   const int32_t *cu_seqlens, *seqused;
-  bool gaps = false;  // cu_seqlens says where sequences begin, seqused alone how long they are
+  bool gaps = false;  // cu_seqlens says where sequences begin, and only seqused how long they are
 };
 
 Side queries(const Problem& p, const Views& v) {
