@@ -16,7 +16,7 @@ constexpr Int no_bound = Int{1} << (sizeof(Int) * 8 - 2);
 // Iterations of an M tile of keys with one query head, in the order in which they come.
 template <class Int>
 struct Spans {
-  Int masked, clear, masked_again;
+  Int masked, clear, masked_last;
 };
 
 template <Mask Kind, class Int = int>

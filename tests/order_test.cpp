@@ -346,8 +346,8 @@ TEST(MaskRule, SpansAreAllTurnsAndClearOnesHideNothing) {
         for (const int count : {last + 1 - first, last + 2 - first}) {  // the second may reach past the last key
           const auto tiles = rule.q_tiles(first, last, c.rows, tile_q);
           const auto spans = rule.spans(first, count, tiles, c.rows, tile_q);
-          EXPECT_GE(std::min({spans.masked, spans.clear, spans.masked_again}), 0) << c;
-          EXPECT_EQ(spans.masked + spans.clear + spans.masked_again, tiles.end - tiles.begin) << c;
+          EXPECT_GE(std::min({spans.masked, spans.clear, spans.masked_last}), 0) << c;
+          EXPECT_EQ(spans.masked + spans.clear + spans.masked_last, tiles.end - tiles.begin) << c;
           const int begin = (tiles.begin + spans.masked) * tile_q;
           for (int row = begin; row < std::min(c.rows, begin + spans.clear * tile_q); ++row)
             for (int key = first; key < first + count; ++key)

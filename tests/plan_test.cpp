@@ -75,7 +75,7 @@ TEST(Plan, IsThereForEveryPairOfHeadDims) {
         ASSERT_TRUE(plan) << problem->line() << ": " << plan.failure().text;
         const FwdVariant& v = std::get<ForwardStep>(plan->launches[0].step).variant;
         EXPECT_TRUE(v.dims.qk >= dim_qk && v.dims.v >= dim_v) << plan->line();
-        EXPECT_TRUE(fwd_sharers(v) == 1 || dim_v > fwd_columns(v)) << plan->line();
+        EXPECT_TRUE(fwd_consumers_per_m_tile(v) == 1 || dim_v > fwd_columns(v)) << plan->line();
       }
     }
 }

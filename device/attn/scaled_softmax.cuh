@@ -49,7 +49,7 @@ struct ScaledSoftmax {
   static constexpr float max_offset_again = first_log2_v_scale - moved_log2_v_scale;
   static constexpr float max_offset = OnlineSoftmax::max_offset;
   static constexpr int few_keys = OnlineSoftmax::few_keys;
-  static constexpr float movable = OnlineSoftmax::movable;
+  static constexpr float rescale_limit = OnlineSoftmax::rescale_limit;
   // A row max beyond this is subtracted after the scores are scaled and rounded: in s scale + (log2_v_scale - row_max)
   // its own rounding, 2^-12 here, would be another one in every tile.
   static constexpr float large_magnitude = Fp8Weights ? 4096.f : OnlineSoftmax::large_magnitude;
@@ -170,7 +170,7 @@ struct ScaledSoftmax {
     const RowPair next = {row_max.top + (ptx::lg2_approx(most.top) - moved_log2_v_scale),
                           row_max.bottom + (ptx::lg2_approx(most.bottom) - moved_log2_v_scale)};
     const bool stays_moderate = is_moderate() && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;
-    if (!__all_sync(~0u, g.largest <= movable && stays_moderate)) return GuardResult::recompute;
+    if (!__all_sync(~0u, g.largest <= rescale_limit && stays_moderate)) return GuardResult::recompute;
     rescale = {ptx::ex2_approx(row_max.top - next.top), ptx::ex2_approx(row_max.bottom - next.bottom)};
     s.scale_rows(rescale.top, rescale.bottom);
     sum = {(sum.top + g.sum.top * inverse_v_scale) * rescale.top,

@@ -116,7 +116,7 @@ struct OnlineSoftmax {
   // above it S is computed again (GuardResult::recompute). Up to it the weights are finite, and so is the sum with what
   // was summed before, which is at most 2^32. Their exponents are below 128, so they were rounded by at most 2^-18, as
   // scores of that size are themselves.
-  static constexpr float movable = 0x1p100f;
+  static constexpr float rescale_limit = 0x1p100f;
   // A row max beyond this, 710 in natural units, is subtracted before the scores are scaled: rounding the product
   // would put a factor on all weights of the row, up to 2^(2^-14) here and out of range from 2^31 on, and the rounding
   // of weights to the stored type does not cancel it.
@@ -171,7 +171,7 @@ struct OnlineSoftmax {
     const RowPair most = quad_most(s, {1.f, 1.f});
     const RowPair next = {row_max.top + ptx::lg2_approx(most.top), row_max.bottom + ptx::lg2_approx(most.bottom)};
     const bool stays_moderate = moderate && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;
-    if (!__all_sync(~0u, largest <= movable && stays_moderate)) return GuardResult::recompute;
+    if (!__all_sync(~0u, largest <= rescale_limit && stays_moderate)) return GuardResult::recompute;
     // From the rounded row max, so that later tiles agree with what is here.
     rescale = {ptx::ex2_approx(row_max.top - next.top), ptx::ex2_approx(row_max.bottom - next.bottom)};
     s.scale_rows(rescale.top, rescale.bottom);

@@ -9,8 +9,8 @@ namespace froghopper::attn {
 // counter: ticket n, counted from 0, is item n + number of CTAs. (A deterministic backward kernel fetches its first
 // item too, and its ticket n is item n.) The counter is in the caller's memory and need not be initialised: its upper
 // 32 bits hold the tag of the launch that it counts for, and a CTA that finds another tag replaces it by this launch's
-// tag and a count of 0, by compare-and-swap. fetch() issues the atomic and read() waits for its value, so that other work
-// hides the latency.
+// tag and a count of 0, by compare-and-swap. fetch() issues the atomic and read() waits for its value, so that other
+// work hides the latency.
 struct Tickets {
   QueueParams queue;
 

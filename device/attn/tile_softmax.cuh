@@ -67,7 +67,7 @@ struct TileSoftmax : OneScaleSoftmax {
     const RowPair next = {row_max.top + (ptx::lg2_approx(most.top) - whole),
                           row_max.bottom + (ptx::lg2_approx(most.bottom) - whole)};
     const bool stays_moderate = moderate && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;
-    if (!__all_sync(~0u, largest <= movable && stays_moderate)) return GuardResult::recompute;
+    if (!__all_sync(~0u, largest <= rescale_limit && stays_moderate)) return GuardResult::recompute;
     rescale = {ptx::ex2_approx(row_max.top - next.top), ptx::ex2_approx(row_max.bottom - next.bottom)};
     s.scale_rows(rescale.top, rescale.bottom);
     sum = {(sum.top + t.top) * rescale.top, (sum.bottom + t.bottom) * rescale.bottom};

@@ -46,7 +46,7 @@
 //           item_ring       full: the Dispatcher has written it; empty: one arrival per producer thread that the
 //                           variant has (QLoader, GradOLoader, ProxyFencer, or if deterministic QLoader,
 //                           DqOrderWaiter, DqOrderSignaller) and, when its item is over, Consumer warp
-//           fetch_now        one arrival an item, by the QLoader near its end; the Dispatcher waits for it before it
+//           fetch_now       one arrival an item, by the QLoader near its end; the Dispatcher waits for it before it
 //                           fetches the next ticket. As in device/fwd/forward.cuh.
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp, after its last grad_q. Of two stages
 //                           the other one's K and V are loaded while this item is computed.
@@ -64,10 +64,11 @@
 //           other gives without waiting for anything but loads and dS of t - 3; the ProxyFencer, between them, adds no
 //           other wait. A Consumer that asks ahead also waits in iteration t for Q of t + 1, which comes when the other
 //           has ended t - 1. Deterministic variants only:
-//           last_added      full: one arrival per Consumer warp: the last adds of an item are issued. For every other
+//           item_adds_issued
+//                           full: one arrival per Consumer warp: the last adds of an item are issued. For every other
 //                           iteration n the DqOrderSignaller waits for the release of Q of n + 1 (q_ring, empty)
 //                           instead. The empty barriers are not used.
-//           seen_ring       empty: one arrival by the DqOrderSignaller, when it has seen that the adds of iteration n
+//           signalled_ring  empty: one arrival by the DqOrderSignaller, when it has seen that the adds of iteration n
 //                           are issued. The DqOrderWaiter waits for that before it lets iteration n + 2 pass. Otherwise
 //                           a barrier of q_ring could complete two phases while the DqOrderSignaller waits for one of
 //                           them, and the parity would be ambiguous. The full barriers are not used.
@@ -144,7 +145,7 @@ struct Backward {
     QRing q_ring, do_ring;
     DsRing ds_ring;
     ptx::u64 ds_stored[bwd_ds_stages];
-    tile::Ring<2> seen_ring, last_added;  // deterministic only
+    tile::Ring<2> signalled_ring, item_adds_issued;  // deterministic only
     ptx::u64 fetch_now;
   };
   static constexpr int smem_bytes = bwd_smem_bytes(V);

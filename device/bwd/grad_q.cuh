@@ -61,8 +61,8 @@ struct GradQ {
       if (params.grad_sink && head < params.q_tiles.heads_q)
         sum_sink(*reinterpret_cast<SinkSmem*>(smem_memory), params, head);
     } else {
-      const TileOfQ tile = find_tile(params.ragged, params.q_tiles, params.sequences, params.seq_q, V.tile_q,
-                                     V.ragged, static_cast<int>(blockIdx.x));
+      const WorkspaceQTile tile = find_workspace_q_tile(params.ragged, params.q_tiles, params.sequences, params.seq_q,
+                                                        V.tile_q, V.ragged, static_cast<int>(blockIdx.x));
       const int rows = min(V.tile_q, tile.rows - tile.row);
       if (rows > 0) {
 #pragma unroll
@@ -95,7 +95,7 @@ struct GradQ {
   }
 
   // A thread has 8 columns of two rows of every piece.
-  static __device__ void write(const Smem& smem, const GradQParams& params, const TileOfQ& tile, int rows,
+  static __device__ void write(const Smem& smem, const GradQParams& params, const WorkspaceQTile& tile, int rows,
                                int first_piece) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     // Transposed: a warp has 8 rows and all columns; else 16 rows and half of the columns.

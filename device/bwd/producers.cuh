@@ -259,11 +259,11 @@ struct ProxyFencer {
 //   The DqOrderSignaller increments the counter by red.release.gpu once this CTA's adds of the iteration are issued;
 //   the release waits until they are performed. That the adds of iteration n are issued it knows from the release of Q
 //   of n + 1 (q_ring, empty), which the Consumers do after these adds, and for an item's last iteration from
-//   last_added.
+//   item_adds_issued.
 //
 // A barrier must not complete two phases while somebody waits for one of them, or the parity would be ambiguous. So the
-// DqOrderWaiter lets iteration n pass only when the DqOrderSignaller has seen the adds of n - 2 (seen_ring), and
-// last_added has two stages.
+// DqOrderWaiter lets iteration n pass only when the DqOrderSignaller has seen the adds of n - 2 (signalled_ring), and
+// item_adds_issued has two stages.
 template <class Kernel>
 struct DqOrderWaiter {
   static __device__ void run(const BwdParams& params, typename Kernel::Smem& smem) {
@@ -276,7 +276,7 @@ struct DqOrderWaiter {
           const ptx::u32* added = params.dq_semaphore + dq_tile<V>(params, item, head, q_tile);
           const ptx::u32 before = Kernel::ctas * rank_of_tile<V>(params, item, q_tile);
           while (ptx::ld_acquire(added) < before) {}
-          smem.seen_ring.wait_room(q_iteration_number);
+          smem.signalled_ring.wait_room(q_iteration_number);
           smem.ds_ring.wait_room(q_iteration_number);
           smem.ds_ring.arrive_full(q_iteration_number++);
         },
@@ -295,8 +295,8 @@ struct DqOrderSignaller {
             // Q of the next iteration is given back
             smem.q_ring.wait_room(q_iteration_number + 1 + Kernel::variant.tiles.stages);
           else
-            smem.last_added.wait(q_loops++);
-          smem.seen_ring.arrive_empty(q_iteration_number++);
+            smem.item_adds_issued.wait(q_loops++);
+          smem.signalled_ring.arrive_empty(q_iteration_number++);
           ptx::red_release_add(params.dq_semaphore + dq_tile<Kernel::variant>(params, item, head, q_tile), 1);
         },
         [] {});
@@ -311,8 +311,8 @@ __device__ __forceinline__ void init_rings(typename Kernel::Smem& smem, int cons
   smem.v_ring.init(consumer_warps);
   smem.q_ring.init(consumer_warps);
   smem.do_ring.init(consumer_warps);
-  smem.seen_ring.init(/*consumer_warps=*/1);
-  smem.last_added.init(1, consumer_warps);
+  smem.signalled_ring.init(/*consumer_warps=*/1);
+  smem.item_adds_issued.init(1, consumer_warps);
   ptx::mbarrier_init(&smem.fetch_now, Kernel::ctas);
 }
 

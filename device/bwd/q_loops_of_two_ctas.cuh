@@ -98,7 +98,7 @@ struct ConsumerOfTwoCtas {
   __device__ __forceinline__ void announce_last() {
     if constexpr (V.deterministic) {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) smem.last_added.arrive_full(q_loops);
+      if (threadIdx.x % 32 == 0) smem.item_adds_issued.arrive_full(q_loops);
       ++q_loops;
     }
   }

@@ -125,7 +125,7 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
   const auto spans_of = [&](int m_tile) -> Spans<int> {
     const Spans<int> spans =
         key_mask.spans(first_key + m_tile * m_tile_rows, m_tile_rows, tiles, lengths.seq_q, V.tiles.q);
-    if (traversal == Traversal::last_first) return {spans.masked_again, spans.clear, spans.masked};
+    if (traversal == Traversal::last_first) return {spans.masked_last, spans.clear, spans.masked};
     return spans;
   };
   return {.kv_tile = kv_tile,

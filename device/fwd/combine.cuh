@@ -78,7 +78,7 @@ struct Combine {
     const int cta = blockIdx.x % params.ctas, first = blockIdx.x / params.ctas, ctas = gridDim.x / params.ctas;
     ptx::let_next_kernel_start();
     ptx::wait_for_earlier_kernels();
-    const ContinuedTile tile = params.split.even.goes_on[cta];
+    const SharedQTile tile = params.split.even.shared_q_tiles[cta];
     if (tile.parts == 0) return;
     const int step = ctas * combine_rows(V);
     for (int i = first * combine_rows(V) + threadIdx.x / lanes; i < tile.rows * params.pack_gqa.heads; i += step) {

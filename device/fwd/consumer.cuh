@@ -42,7 +42,8 @@ constexpr bool pv_within_softmax(FwdVariant v) {
 // other in any case. Batch-invariant ones keep their sums by number, and four Consumers have no register for it where
 // the mask has a lower bound.
 constexpr bool swaps_m_tiles(FwdVariant v) {
-  const bool own_m_tiles = !v.pack_gqa && fwd_sharers(v) == 1, may = !fwd_reads_8_bit(v) && !fwd_merges_parts(v);
+  const bool own_m_tiles = !v.pack_gqa && fwd_consumers_per_m_tile(v) == 1,
+             may = !fwd_reads_8_bit(v) && !fwd_merges_parts(v);
   return v.mask != Mask::none && own_m_tiles && may && (fwd_consumers(v) < 4 || !bounded_below(v.mask));
 }
 

@@ -26,9 +26,9 @@ struct ConsumerMma {
 
   // ptxas gives an instruction no more registers than each of all threads has at launch (C7602): of 512 threads not
   // enough for one of 256 columns.
-  static constexpr bool halves_pv = fwd_columns(V) > 192 && Kernel::threads > 3 * warpgroup;
+  static constexpr bool splits_pv_by_n = fwd_columns(V) > 192 && Kernel::threads > 3 * warpgroup;
   // Else the compiler keeps the descriptors of 32 products in registers from outside of the loop, and spills others.
-  static constexpr bool forgets_q = Kernel::reads_8_bit && V.dims.qk > 256;
+  static constexpr bool recomputes_q_descriptors = Kernel::reads_8_bit && V.dims.qk > 256;
 
   typename Kernel::Smem& smem;
   int half;  // of O's columns, where two Consumers share an M tile
@@ -47,7 +47,7 @@ struct ConsumerMma {
     fence_for_wgmma<V>();
     read_scales();
     const int row = m_tile * m_tile_rows;
-    tile::mma_abt<T>(s, q, forgets_q ? ptx::opaque(row) : row, smem.k[k.stage]);
+    tile::mma_abt<T>(s, q, recomputes_q_descriptors ? ptx::opaque(row) : row, smem.k[k.stage]);
   }
   // Once, before the first product: lets the first Consumer issue.
   __device__ __forceinline__ void begin() const { order.begin(); }
@@ -65,7 +65,7 @@ struct ConsumerMma {
     fence_for_wgmma<V>();
     if constexpr (Kernel::fp8_mma)
       tile::mma_abt<T>(o, p, smem.v[v.stage], /*accumulate=*/true);
-    else if constexpr (halves_pv)
+    else if constexpr (splits_pv_by_n)
       tile::mma_ab_add_in_halves<T>(o, p, smem.v[v.stage], first_column<V>(half));
     else
       tile::mma_ab_add<T>(o, p, smem.v[v.stage], first_column<V>(half));

@@ -72,7 +72,7 @@ struct StoredLoader {
 
   template <class Tile, KvSide Side>
   __device__ void load(Tile Kernel::StoredTiles::*tile, KvSource<V, Side>& source, int kv_tile) {
-    ptx::u64* full = announce<V>(stored, smem.stored_ring, Tile::bytes);
+    ptx::u64* full = expect_stage<V>(stored, smem.stored_ring, Tile::bytes);
     source.load(smem.stored[stored.stage].*tile, full, kv_tile);
     stored.advance();
   }
@@ -107,7 +107,7 @@ struct StoredLoaderOf {
         stored.wait_room(smem.stored_ring);
         if (Side == KvSide::k && is_leading_thread<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         if (Side == KvSide::k) scales.read(params, item, item.kv.next_or_last(kv_tile));
-        ptx::u64* full = announce<V>(stored, smem.stored_ring, bytes());
+        ptx::u64* full = expect_stage<V>(stored, smem.stored_ring, bytes());
         if constexpr (Side == KvSide::k)
           source.load(smem.stored[stored.stage].k, full, kv_tile);
         else
@@ -129,7 +129,7 @@ __device__ __forceinline__ void load_stored_tiles(const FwdParams& params, typen
   if constexpr (Kernel::stored_loaders == 2) {
     if (warp == 1) StoredLoaderOf<Kernel, KvSide::k>{params, smem}.run();
     if (warp == 2) StoredLoaderOf<Kernel, KvSide::v>{params, smem}.run();
-  } else if (is_of_loader<Kernel::variant>(1)) {
+  } else if (is_loader_thread<Kernel::variant>(1)) {
     StoredLoader<Kernel>{params, smem}.run();
   }
 }
@@ -145,7 +145,7 @@ template <class Kernel>
 struct Dequantiser {
   static constexpr FwdVariant V = Kernel::variant;
   using From = typename attn::Element<V.kv.dtype>::type;
-  static constexpr int warps = Kernel::fillers_of_v;
+  static constexpr int warps = Kernel::v_producer_warps;
 
   const FwdParams& params;
   typename Kernel::Smem& smem;

@@ -42,7 +42,8 @@ struct FinalEpilogue {
       const float* lse = lse_at(batch_at(), row_at());
       const attn::RowPair held = {row < rows ? lse[0] : -tile::inf,
                                   row + 8 < rows ? lse[8 * params.lse.row] : -tile::inf};
-      if constexpr (fwd_sharers(V) > 1) ptx::sync_threads<2 * warpgroup>(1);  // before the first half overwrites it
+      if constexpr (fwd_consumers_per_m_tile(V) > 1)
+        ptx::sync_threads<2 * warpgroup>(1);  // before the first half overwrites it
       return held;
     }
     const float sink = params.sink ? params.sink[item.head] : -tile::inf;
@@ -61,7 +62,7 @@ struct FinalEpilogue {
       merge(addresses, top, bottom, o);
     else
       store_o<V>(params, addresses, o, half);
-    if (fwd_sharers(V) > 1 && half > 0) return;
+    if (fwd_consumers_per_m_tile(V) > 1 && half > 0) return;
     // All four lanes of a quad have read the old lse in sinks(), and only its first lane writes the new one.
     if constexpr (V.merges_lse) __syncwarp();
     store_lse(top, bottom);

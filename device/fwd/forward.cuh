@@ -6,7 +6,7 @@
 //           contract/order.h has their order, device/attn/tickets.cuh how a CTA fetches one, schedule.cuh which kv
 //           tiles it visits. An M tile skips those of them that only lower M tiles attend to. PackGQA, split-KV:
 //           contract/split.h, rows.cuh, combine.cuh; maxlogit: max_logit.cuh.
-// A tile    Loaders wait for room in k_ring and v_ring, announce the bytes of K and V of a kv tile and start the loads,
+// A tile    Loaders wait for room in k_ring and v_ring, expect the bytes of K and V of a kv tile and start the loads,
 //           which complete the barrier. Where the rows lie, in a tensor or in pages that a block table names, only
 //           kv_source.cuh knows. A Consumer waits for K, issues S = Q K^T and behind it O += P V of the tile before. It
 //           waits for S, modifies it (score_mod.cuh), masks it, and makes weights of it (device/attn/softmax.cuh),
@@ -125,7 +125,7 @@ struct Forward {
                        producer_groups = fwd_producer_groups(V);
   using Registers = RegistersOf<V>;
   // Warps that fill the stages of V: they transpose or dequantise. A Loader of V counts as one.
-  static constexpr int fillers_of_v = !reads_8_bit ? 1 : Registers::dequantising_warpgroup ? 4 : 2;
+  static constexpr int v_producer_warps = !reads_8_bit ? 1 : Registers::dequantising_warpgroup ? 4 : 2;
   static constexpr int stored_loaders =
       V.kv.layout != KvLayout::contiguous && Registers::dequantising_warpgroup ? 2 : 1;
   // 16-bit products overlap better without an order.
@@ -178,14 +178,15 @@ struct Forward {
       if constexpr (Registers::move) ptx::setmaxnreg_dec<Registers::of_producer>();
       if (warp == 0) Dispatcher<Forward>{params, smem}.run();
       if constexpr (fp8_mma) {
-        if (is_of_loader<V>(1)) Fp8Loader<Forward>{params, smem}.run();
+        if (is_loader_thread<V>(1)) Fp8Loader<Forward>{params, smem}.run();
         if (warp >= 2) Transposer<Forward>{params, smem, warp - 2}.run();
       } else if constexpr (dequantises_on_load) {
         load_stored_tiles<Forward>(params, smem, warp);
         if (warp >= 2 && !Registers::dequantising_warpgroup) Dequantiser<Forward>{params, smem, warp - 2}.run();
       } else {
-        if (is_of_loader<V>(1)) Loader<Forward, KvSide::k>{params, smem, &smem.fetch_now}.run(smem.k, smem.k_ring);
-        if (is_of_loader<V>(2)) Loader<Forward, KvSide::v>{params, smem, nullptr}.run(smem.v, smem.v_ring);
+        if (is_loader_thread<V>(1))
+          Loader<Forward, KvSide::k>{params, smem, &smem.fetch_now}.run(smem.k, smem.k_ring);
+        if (is_loader_thread<V>(2)) Loader<Forward, KvSide::v>{params, smem, nullptr}.run(smem.v, smem.v_ring);
       }
       if (V.ragged && !V.merges_lse && warp == 3)
         PaddingFiller{params, params.order.pairs / heads_of_items<V>(params),
@@ -196,7 +197,7 @@ struct Forward {
       if constexpr (Registers::dequantising_warpgroup) Dequantiser<Forward>{params, smem, warp - 4}.run();
     } else {
       if constexpr (Registers::move) ptx::setmaxnreg_inc<Registers::of_consumer>();
-      const int number = warp / 4 - producer_groups, half = fwd_sharers(V) > 1 ? number : 0;
+      const int number = warp / 4 - producer_groups, half = fwd_consumers_per_m_tile(V) > 1 ? number : 0;
       Consumer<Forward>{params, smem, number - half, half}.run();
     }
   }

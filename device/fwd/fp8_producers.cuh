@@ -54,11 +54,11 @@ struct Fp8Loader {
       k.wait_room(smem.k_ring);
       if (is_leading_thread<V>()) smem.scales[k.stage] = scales.of_tile();
       scales.read(params, item, item.kv.next_or_last(kv_tile));
-      ptx::u64* k_full = announce<V>(k, smem.k_ring, Kernel::KTile::bytes);
+      ptx::u64* k_full = expect_stage<V>(k, smem.k_ring, Kernel::KTile::bytes);
       keys.load(smem.k[k.stage], k_full, kv_tile);
       k.advance();
       stored.wait_room(smem.stored_ring);
-      ptx::u64* v_full = announce<V>(stored, smem.stored_ring, Kernel::StoredTile::bytes);
+      ptx::u64* v_full = expect_stage<V>(stored, smem.stored_ring, Kernel::StoredTile::bytes);
       values.load(smem.stored[stored.stage], v_full, kv_tile);
       stored.advance();
     }
@@ -71,7 +71,7 @@ struct Fp8Loader {
 template <class Kernel>
 struct Transposer {
   static constexpr FwdVariant V = Kernel::variant;
-  static constexpr int warps = Kernel::fillers_of_v, keys = V.tiles.kv / warps;  // of one warp
+  static constexpr int warps = Kernel::v_producer_warps, keys = V.tiles.kv / warps;  // of one warp
   // Blocks of 32 keys and 16 columns, and how many are on their way at once. Loads wait behind what wgmma reads, for
   // hundreds of cycles, so the next one is asked for as soon as one is stored.
   static constexpr int of_keys = V.dims.v / 16, blocks = keys / 32 * of_keys;

@@ -82,9 +82,9 @@ struct Dispatcher {
     if constexpr (!V.ragged) ptx::wait_for_earlier_kernels();
     if constexpr (fwd_splits(V)) {
       ptx::let_next_kernel_start();  // combine, if there is one. Not before: it reads lengths at once
-      item = pass_parts_without_keys(schedule, tickets, number, item);
+      item = skip_empty_parts(schedule, tickets, number, item);
     }
-    if (!tickets.in_use()) return take_only(item);
+    if (!tickets.in_use()) return run_single_item(item);
     while (!item.is_end()) {
       if (first_lane()) {
         publish(item);
@@ -92,7 +92,7 @@ struct Dispatcher {
       }
       number = __shfl_sync(~0u, number, 0);
       item = schedule.find(number);
-      if constexpr (fwd_splits(V)) item = pass_parts_without_keys(schedule, tickets, number, item);
+      if constexpr (fwd_splits(V)) item = skip_empty_parts(schedule, tickets, number, item);
     }
     let_next_kernel_start();
     if (first_lane()) {
@@ -121,7 +121,7 @@ struct Dispatcher {
   // Consumers run the epilogue of an item only after they have taken the next one, and a launch's first ticket takes
   // two or three dependent accesses to global memory (the counter has to be reset), some 2 us, which the epilogue of a
   // short item would wait for. The loader of K may arrive at fetch_now all the same; nobody waits there.
-  __device__ void take_only(const WorkItem& item) {
+  __device__ void run_single_item(const WorkItem& item) {
     let_next_kernel_start();
     if (!first_lane()) return;
     if (!item.is_end()) {
@@ -140,8 +140,7 @@ struct Dispatcher {
 
   // Parts without keys are fetched, and are not published.
   template <class Schedule>
-  __device__ WorkItem pass_parts_without_keys(Schedule& schedule, const attn::Tickets& tickets, int& number,
-                                              WorkItem item) {
+  __device__ WorkItem skip_empty_parts(Schedule& schedule, const attn::Tickets& tickets, int& number, WorkItem item) {
     while (item.has_no_keys()) {
       if (!tickets.in_use()) return {};
       if (first_lane()) number = gridDim.x + tickets.read(tickets.fetch());
@@ -230,7 +229,7 @@ struct Loader {
       for (const int kv_tile : item.kv.in_order()) {
         if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(fetch_now);
         at.wait_room(ring);
-        ptx::u64* full = announce<V>(at, ring, Tile::bytes);
+        ptx::u64* full = expect_stage<V>(at, ring, Tile::bytes);
         source.load(stages[at.stage], full, kv_tile);
         at.advance();
       }

@@ -126,7 +126,7 @@ struct EvenSchedule {
     const long long number = blockIdx.x / params.split.even.classes;  // of this CTA in its class
     begin = min(static_cast<long long>(all), cta_tiles * number);
     end = min(all - begin, cta_tiles) + begin;
-    if (lane() == 0) params.split.even.goes_on[blockIdx.x].parts = 0;
+    if (lane() == 0) params.split.even.shared_q_tiles[blockIdx.x].parts = 0;
   }
 
   // All 32 lanes together; the same answer in each.
@@ -183,9 +183,9 @@ struct EvenSchedule {
   }
   __device__ void tell_combine(const WorkItem& item, int parts) const {
     const int first_row = item.q_tile * rows_of_tile<V>(params);
-    params.split.even.goes_on[blockIdx.x] = {params.ragged.cu_q ? 0 : item.sequence, item.lengths.q_first + first_row,
-                                             min(rows_of_tile<V>(params), item.lengths.seq_q - first_row),
-                                             item.head * params.pack_gqa.heads, parts};
+    params.split.even.shared_q_tiles[blockIdx.x] = {
+        params.ragged.cu_q ? 0 : item.sequence, item.lengths.q_first + first_row,
+        min(rows_of_tile<V>(params), item.lengths.seq_q - first_row), item.head * params.pack_gqa.heads, parts};
   }
 };
 

@@ -48,17 +48,17 @@ struct TokenScales {
   };
 
   const FwdParams& params;
-  ScalesOfRows<V> (&on_their_way)[ahead];
+  ScalesOfRows<V> (&in_flight)[ahead];
   int head, keys, sequence, first_row;  // first_row: of the sequence, where it is packed
   int next_tile;                        // that is copied next
   RowsInPages next;                     // its rows
   int whole_pages, rest;                // from a row to that of the tile below
-  int slot = 0;                         // of on_their_way that is looked at next
+  int slot = 0;                         // of in_flight that is looked at next
   float o_scale = 0.f;
 
-  __device__ TokenScales(const FwdParams& params, const WorkItem& item, ScalesOfRows<V> (&on_their_way)[ahead])
+  __device__ TokenScales(const FwdParams& params, const WorkItem& item, ScalesOfRows<V> (&in_flight)[ahead])
       : params(params),
-        on_their_way(on_their_way),
+        in_flight(in_flight),
         head(kv_head<V>(params, item)),
         keys(V.ragged ? item.lengths.seq_kv : params.seq_kv),
         sequence(item.sequence),
@@ -79,7 +79,7 @@ struct TokenScales {
       go_down(next_tile - tile);
     }
 #pragma unroll
-    for (int tile = 0; tile < ahead; ++tile) copy(on_their_way[tile], next_tile - tile, of_tiles[tile]);
+    for (int tile = 0; tile < ahead; ++tile) copy(in_flight[tile], next_tile - tile, of_tiles[tile]);
     next_tile -= ahead;
   }
 
@@ -87,7 +87,7 @@ struct TokenScales {
   // tile lie others of the sequence, whose scales may be read, or none.
   __device__ void put(TokenFactors<V>& factors, attn::TileScales& of_tile) {
     ptx::cp_async_wait<ahead - 1>();
-    ScalesOfRows<V>& scales = on_their_way[slot];
+    ScalesOfRows<V>& scales = in_flight[slot];
     float k[rows], v[rows];
 #pragma unroll
     for (int i = 0; i < rows; ++i) {

@@ -41,7 +41,7 @@ std::string step_lines(const ForwardStep& step) {
                            v.dims.qk, v.dims.v, counted(v.tiles.stages, "K and V stage"), fwd_q_stages(v));
   lines += text("\n  warps      {}, {} of {} query rows{}", counted(fwd_producer_groups(v), "producer warpgroup"),
                 counted(fwd_consumers(v), "consumer"), m_tile_rows,
-                fwd_sharers(v) > 1 ? ", the same ones, each with half of o's columns" : "");
+                fwd_consumers_per_m_tile(v) > 1 ? ", the same ones, each with half of o's columns" : "");
   if (fwd_dequantises_on_load(v))
     lines += text("\n  dequantise {} to f16, by {} producer warps; {} tiles as in memory on their way",
                   name_of(v.kv.dtype), fwd_dequantises_in_four_warps(v) ? 4 : 2, fwd_stored_stages(v));

@@ -47,7 +47,7 @@ void take_parts(Plan& plan, const Tiling& tiling, int ctas) {
     const size_t rows = static_cast<size_t>(slot_of_part(ctas, false)) * m_tile_rows;
     plan.workspace.part_o = plan.workspace.take(rows * static_cast<size_t>(p.dim_v) * sizeof(float));
     plan.workspace.part_rows = plan.workspace.take(rows * sizeof(PartOfRow));
-    plan.workspace.goes_on = plan.workspace.take(static_cast<size_t>(ctas) * sizeof(ContinuedTile));
+    plan.workspace.shared_q_tiles = plan.workspace.take(static_cast<size_t>(ctas) * sizeof(SharedQTile));
     return;
   }
   const auto row_heads = static_cast<size_t>(p.rows_q() * p.heads_q * tiling.parts);

@@ -37,7 +37,7 @@ struct Workspace {
   Slice dequantised_k, dequantised_v;  // 8-bit k and v in q's type, by DequantiseStep
   Slice block_scales;                  // with them: BlockScales
   // Split forward only: contract/split.h.
-  Slice part_o, part_rows, goes_on;
+  Slice part_o, part_rows, shared_q_tiles;
   // Backward only, by q tiles of all sequences and heads (QTiles, contract/bwd_params.h).
   Slice large_rows;     // whether some row's lse is large
   Slice rows;           // lse and delta
@@ -59,7 +59,7 @@ inline constexpr std::array workspace_slices = {std::pair{"tickets", &Workspace:
                                                 std::pair{"block_scales", &Workspace::block_scales},
                                                 std::pair{"part_o", &Workspace::part_o},
                                                 std::pair{"part_rows", &Workspace::part_rows},
-                                                std::pair{"goes_on", &Workspace::goes_on},
+                                                std::pair{"shared_q_tiles", &Workspace::shared_q_tiles},
                                                 std::pair{"large_rows", &Workspace::large_rows},
                                                 std::pair{"rows", &Workspace::rows},
                                                 std::pair{"grad_q", &Workspace::grad_q},

@@ -92,8 +92,9 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
          .sms_of_worker = 1,
          .iterations_left = iterations_left(v, parts),
          .rate = rate_of(v, device),
-         .flops = (fwd_fp8_mma(v) ? 1.0 : 2.0) * v.tiles.q * v.tiles.kv * (fwd_sharers(v) * v.dims.qk + v.dims.v),
-         .exponentials = 1.0 * fwd_sharers(v) * v.tiles.q * v.tiles.kv};
+         .flops = (fwd_fp8_mma(v) ? 1.0 : 2.0) * v.tiles.q * v.tiles.kv *
+                  (fwd_consumers_per_m_tile(v) * v.dims.qk + v.dims.v),
+         .exponentials = 1.0 * fwd_consumers_per_m_tile(v) * v.tiles.q * v.tiles.kv};
   m.order.items_of_pair = static_cast<int>(q_tiles * parts);
   if (v.ragged) m.order.pairs = static_cast<int>(p.batch * m.heads);
   const int64_t each = step_of(m.tiles_of_pair);

@@ -26,7 +26,7 @@ SplitParams split_of(const Run& run, const Parts& parts, const PackGqaParams& pa
                    .heads_of_class = static_cast<int>(problem.heads_q) / pack.heads / even.classes,
                    .sequences = static_cast<int>(problem.batch),
                    .ctas_of_class = even.ctas / even.classes,
-                   .goes_on = run.slice<ContinuedTile>(workspace.goes_on)};
+                   .shared_q_tiles = run.slice<SharedQTile>(workspace.shared_q_tiles)};
   return params;
 }
 
