@@ -10,6 +10,7 @@
 
 #include "src/base/counted.hpp"
 #include "src/base/text.hpp"
+#include "src/plan/kernel.hpp"
 
 namespace froghopper::cli {
 
@@ -20,18 +21,6 @@ using files::TensorFile;
 
 Failure wrong(std::string why) { return {FH_INVALID_TENSOR, std::move(why)}; }
 
-std::vector<std::string> split(const std::string& paths) {
-  std::vector<std::string> list{""};
-  for (const char c : paths) {
-    if (c == ',') {
-      list.emplace_back();
-    } else {
-      list.back() += c;
-    }
-  }
-  return list;
-}
-
 bool is_npy(const std::string& path) { return path.ends_with(".npy"); }
 
 // The paths that a user's words name. Commas are part of a path where it is the only way to read them: in several
@@ -39,7 +28,7 @@ bool is_npy(const std::string& path) { return path.ends_with(".npy"); }
 std::vector<std::string> paths_of(const std::vector<std::string>& in) {
   std::error_code error;
   const bool one = in.size() == 1 && !in[0].ends_with(".safetensors") && !std::filesystem::exists(in[0], error);
-  return one ? split(in[0]) : in;
+  return one ? split(in[0], ',') : in;
 }
 
 Result<TensorFile> read_files(const std::vector<std::string>& paths) {
@@ -101,11 +90,11 @@ Result<QKV> take_qkv(TensorFile& file, bool packed) {
     *into = std::move(*tensor);
     const size_t extents = into->shape.size();
     if (packed && extents != 3) {
-      return wrong(
-          text("{} must be [total, heads, dim] with cu_seqlens, but has {}.", name, counted(extents, "extent")));
+      return wrong(text("{} must be [total, heads, dim] with cu_seqlens, but has {}. Reshape it.", name,
+                        counted(extents, "extent")));
     }
     if (extents != 3 && extents != 4) {
-      return wrong(text("{} must be [batch, seq, heads, dim] or [seq, heads, dim], but has {}.", name,
+      return wrong(text("{} must be [batch, seq, heads, dim] or [seq, heads, dim], but has {}. Reshape it.", name,
                         counted(extents, "extent")));
     }
     if (into->element != in.q.element) {
@@ -129,6 +118,16 @@ std::string disagreement(const QKV& in) {
   if (q[3] != k[3])
     return text("q has {} and k has {}; they are multiplied with one another", counted(q[3], "column"), k[3]);
   return {};
+}
+
+// What is wrong with the problem, and where heads would fit if they came before rows, that they seem to.
+Failure wrong_or_turned(const QKV& in, Failure failure) {
+  const auto q = in.extents(in.q), k = in.extents(in.k);
+  const auto fit = [](int64_t heads_q, int64_t heads_kv) { return heads_kv > 0 && heads_q % heads_kv == 0; };
+  if (!fit(q[2], k[2]) && fit(q[1], k[1]))
+    failure.text += text(" If heads are before rows, of which q seems to have {} and {}, exchange both axes.",
+                         counted(q[1], "row"), counted(q[2], "head"));
+  return failure;
 }
 
 // int32, or int64 that fits.
@@ -372,7 +371,7 @@ Result<Activations> load_activations(const std::vector<std::string>& words, cons
   }
   if (auto kept = keep_options(in, *file, user); !kept) return kept.failure();
   auto problem = Problem::from(user);
-  if (!problem) return problem.failure();
+  if (!problem) return wrong_or_turned(*qkv, problem.failure());
   a.problem = *problem;
 
   keep_tensors(a, *qkv);

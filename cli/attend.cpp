@@ -70,7 +70,7 @@ std::string positive_float(const std::string& value) {
 std::string bad_output(const Options& options, Dtype dtype) {
   const bool npy = options.out.ends_with(".npy");
   if (!npy && !options.out.ends_with(".safetensors")) {
-    return text("the output must end in .safetensors or .npy, but is {}.", options.out);
+    return text("the output must end in .safetensors or .npy, but is {}. Name it so.", options.out);
   }
   return npy && dtype == Dtype::bf16 ? "the input is bf16, which .npy does not have. Write .safetensors." : "";
 }
@@ -146,6 +146,8 @@ int run(const Options& options) {
   if (!a->unused.empty())
     complain(exit_ok, text("{} in the input {} not used. froghopper attend --help names what is.",
                            joined(a->unused, ", "), a->unused.size() == 1 ? "is" : "are"));
+  if (options.wishes.top_left && !a->problem.aligned())
+    complain(exit_ok, "--top-left is not used: without --causal, --window or alibi_slopes nothing is aligned.");
   int code = attend(options, *a);
   if (code != exit_ok && code != exit_check_failed) return code;
   if (a->grad_o) {

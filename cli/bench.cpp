@@ -77,6 +77,20 @@ bool append(const Options&, const Stand&, const check::Case&, const std::string&
             const std::string& turn_group);
 std::string new_turn_group();
 
+// Of options that only a GPU has, where none is here.
+std::string no_gpu_for(const Options& options) {
+  const std::pair<const char*, bool> all[] = {{"--host", options.host},
+                                              {"--cold", options.cold},
+                                              {"--tiles", !options.tiles.empty()},
+                                              {"--hints", !options.hints.empty()}};
+  std::string given;
+  for (const auto& [name, is_given] : all)
+    if (is_given) given += text("{}{}", given.empty() ? "" : " and ", name);
+  if (given.empty()) return {};
+  const auto device = device_of(*read_target(options.target().c_str()));
+  return device ? "" : without_cpu(device.failure().text, text("or leave {} out", given));
+}
+
 int run(const Options& options) {
   std::vector<std::string> what = options.what;
   if (what.empty() && options.host) what.assign(1, smallest_look);
@@ -108,6 +122,7 @@ int run(const Options& options) {
   }
   if (const auto target = read_target(options.target().c_str()); !target)
     return complain(exit_bad_input, target.failure().text);
+  if (const std::string why = no_gpu_for(options); !why.empty()) return complain(exit_no_device, why);
   if (!can_append(options.json))
     return complain(exit_run_failed, text("{} cannot be written to. Name another file for --json.", options.json));
 

@@ -7,31 +7,12 @@
 
 #include "cli/commands.hpp"
 #include "src/base/text.hpp"
-#include "src/problem/options.hpp"
 
 namespace froghopper::cli {
 
 namespace {
 
 constexpr std::string_view operations[] = {"fwd", "bwd", "quantise", "append"};
-
-// "Set NAME to 0." with which a message may end, and which a line cannot say: it has no 0 for what it leaves out.
-void leave_out(std::string& said) {
-  const size_t sentence = said.rfind("Set ");
-  if (sentence == said.npos) return;
-  for (const std::string_view to : {" to 0.", " to 0 here.", " to FH_ALL here.", " to FH_USUAL."}) {
-    if (!said.ends_with(to)) continue;
-    std::string field = said.substr(sentence + 4, said.size() - to.size() - sentence - 4);
-    if (field == "it") {  // of which the message says first what it is
-      const std::string_view before = std::string_view(said).substr(0, said.find(" is "));
-      field = before.substr(before.rfind(' ') + 1);
-    }
-    const auto option = std::ranges::find(options(), field, &Option::name);
-    if (option == options().end() || option->word.empty()) return;
-    said = text("{}Leave {} out.", said.substr(0, sentence), option->key());
-    return;
-  }
-}
 
 }  // namespace
 
@@ -77,22 +58,6 @@ Result<std::vector<check::Case>> cases_of(const std::vector<std::string>& what) 
     cases.insert(cases.end(), more->begin(), more->end());
   }
   return cases;
-}
-
-std::string in_words_of_lines(std::string said) {
-  static constexpr std::pair<std::string_view, std::string_view> words[] = {
-      {"op is FH_FORWARD", "op is fwd"},
-      {"op is FH_BACKWARD", "op is bwd"},
-      {"op is FH_QUANTISE", "op is quantise"},
-      {"op is FH_APPEND", "op is append"},
-      {"op to FH_FORWARD", "op to fwd"},
-      {"op to FH_QUANTISE", "op to quantise"},
-      {"FH_ALL (-1)", "-1"},
-  };
-  leave_out(said);
-  for (const auto& [in_c, in_a_line] : words)
-    if (const size_t at = said.find(in_c); at != said.npos) said.replace(at, in_c.size(), in_a_line);
-  return said;
 }
 
 std::string unquoted(const std::vector<std::string>& arguments) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cli: froghopper explain, how a problem would be computed, or why not.
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/cases.hpp"
@@ -50,7 +51,12 @@ int run(const std::vector<std::string>& lines, const std::string& target, bool j
   if (lines.size() > 1)
     return complain(exit_bad_input,
                     text("one problem is explained, but here are {}. Run explain for each of them.", lines.size()));
+  std::error_code error;  // a line may be longer than a path can be
   const auto problem = Problem::parse(lines[0]);
+  if (!problem && std::filesystem::exists(lines[0], error))
+    return complain(exit_bad_input, text("\"{}\" is a file, but explain takes a problem line. Give one of its lines; "
+                                         "check, bench and prepare take files.",
+                                         lines[0]));
   if (!problem) return complain(exit_code_of(problem.failure().status), in_words_of_lines(problem.failure().text));
   const auto where = read_target(target.c_str());
   if (!where) return complain(where.failure());

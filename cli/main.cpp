@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <iostream>
@@ -13,8 +14,10 @@
 #include <stdexcept>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "cli/commands.hpp"
+#include "src/base/near_word.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::cli {
@@ -40,28 +43,42 @@ constexpr const char* no_memory =
 std::string no_command(const CLI::App& program, int argc, char** argv) {
   const std::string_view word = argc > 1 ? argv[1] : "";
   if (word.starts_with("-")) return {};
-  std::string commands;
-  for (const CLI::App* command : program.get_subcommands({})) {
-    if (command->get_name() == word) return {};
-    commands += (commands.empty() ? "" : ", ") + command->get_name();
-  }
-  return text("{}; it must be one of {}. froghopper --help says what they do.",
-              word.empty() ? "there is no command" : text("\"{}\" is no command", word), commands);
+  std::vector<std::string> commands;
+  for (const CLI::App* command : program.get_subcommands({})) commands.push_back(command->get_name());
+  if (std::ranges::find(commands, word) != commands.end()) return {};
+  const std::vector<std::string_view> known(commands.begin(), commands.end());
+  const std::string_view near = near_word(word, known);
+  return text("{}; it must be one of {}.{} froghopper --help says what they do.",
+              word.empty() ? "there is no command" : text("\"{}\" is no command", word), joined(commands, ", "),
+              near.empty() ? "" : text(" Did you mean {}?", near));
 }
 
 // Where an option has a value, the value says something.
 void refuse_empty_values(CLI::App& command) {
   for (CLI::Option* option :
        command.get_options([](const CLI::Option* o) { return o->get_items_expected_max() > 0; })) {
-    option->check([](const std::string& value) {
-      return value.empty() ? std::string("must not be empty. Leave it out, or give a value.") : std::string();
-    });
+    const std::string why =
+        text("must not be empty. {}.", option->get_required() ? "Give a value" : "Leave it out, or give a value");
+    option->check([why](const std::string& value) { return value.empty() ? why : std::string(); });
   }
+}
+
+// "--casual" and where it stands: "Did you mean --causal?". "" where that cannot be told.
+std::string meant_option(const CLI::App& command, const std::string& what) {
+  std::smatch found;
+  if (!std::regex_search(what, found, std::regex(R"(not expected: (--[^ =]+))"))) return {};
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  const std::vector<std::string_view> known(names.begin(), names.end());
+  const std::string_view near = near_word(found[1].str(), known);
+  return near.empty() ? "" : text(" Did you mean {}?", near);
 }
 
 // What CLI11 says of a command's arguments, in the form of all other messages, and where there is more about them.
 std::string usage_error(const CLI::App* program, const CLI::Error& error) {
   static const std::pair<const char*, const char*> said[] = {
+      {R"(^(\S+): Value (.*) not in range 0\.0+ to \d{300,}\.0+$)", "$1 must be positive, but is \"$2\""},
       {R"(^(\S+): Value (.*) not in range (\S+) to (\S+)$)", "$1 must be from $3 to $4, but is \"$2\""},
       {R"(^Could not convert: (\S+) = (.*)$)", "$1 must be a number, not negative and not too large, but is \"$2\""},
       {R"(^(\S+) is required$)", "$1 must be given, but is not"},
@@ -69,11 +86,14 @@ std::string usage_error(const CLI::App* program, const CLI::Error& error) {
       {R"(^(\S+): (.*) not in \{auto,cpu,hopper\}$)",
        "$1 must be auto, cpu or hopper, but is \"$2\". Other GPUs are for explain and prepare"},
   };
-  std::string command = "froghopper", what = error.what();
-  for (const CLI::App* one : program->get_subcommands()) command += " " + one->get_name();
+  std::string command = "froghopper", what = error.what(), meant;
+  for (const CLI::App* one : program->get_subcommands()) {
+    command += " " + one->get_name();
+    meant = meant_option(*one, what);
+  }
   for (const auto& [found, put] : said) what = std::regex_replace(what, std::regex(found), put);
   if (!what.ends_with(".")) what += ".";
-  return printable(text("froghopper: {} {} --help says what it takes.\n", what, command));
+  return printable(text("froghopper: {}{} {} --help says what it takes.\n", what, meant, command));
 }
 
 int run(int argc, char** argv) {

@@ -48,20 +48,10 @@ std::string range_of(const Option& option) {
   return text("{} or more", option.least);
 }
 
-// "hqN", "chunk=N", "scaleX", "kv=DTYPE", "causal".
 std::string token_of(const Option& option) {
   if (option.name == std::string_view("op")) return "`fwd`, `bwd`, `quantise`, `append`";
   if (option.name == std::string_view("dtype")) return "`DTYPE`";
-  if (option.name == std::string_view("window_right")) return "`windowL,R`";
-  const char* const value = std::visit(
-      []<class User, class Own>(Place<User, Own>) {
-        if constexpr (std::is_same_v<Own, Dtype>) return "DTYPE";
-        if constexpr (std::is_same_v<Own, float>) return "X";
-        if constexpr (std::is_same_v<Own, int64_t> || std::is_same_v<Own, uint32_t>) return "N";
-        return "";
-      },
-      option.field);
-  return text("`{}{}`", option.word, option.word == "window" ? "L,R" : value);
+  return text("`{}`", option.name == std::string_view("window_right") ? "windowL,R" : form_of(option));
 }
 
 std::string operations_of(const Option& option) {

@@ -37,10 +37,6 @@ constexpr const char* examples =
     "  froghopper prepare 'fwd bf16 b1 hq8 hkv8 sq1024 skv1024 d64 softcap30' --target h200\n"
     "  froghopper prepare bench/suites/*.txt --target h100 --processes 8";
 
-Result<Device> device_of(const Target& target) {
-  return target.kind == Target::Kind::named ? Result<Device>(target.device) : runtime::device(target.ordinal);
-}
-
 // Names, each once.
 std::vector<std::string> kernels_to_compile(const std::vector<Problem>& problems, const Device& device,
                                             const Hints& hints) {
@@ -112,7 +108,9 @@ int run(const Options& options) {
              "where no GPU is here.",
              options.target));
   }
-  if (const auto device = device_of(*target); !device) return complain(device.failure());
+  if (const auto device = device_of(*target); !device)
+    return complain(exit_code_of(device.failure().status),
+                    without_cpu(device.failure().text, "or name a GPU that need not be here: --target h100"));
   const int failed = prepare_kernels(problems, options.target, options.processes);
   if (failed == 0) return exit_ok;
   return complain(exit_run_failed, text("{} not compiled.", counted(failed, "kernel was", "kernels were")));
@@ -130,6 +128,16 @@ int prepare_kernels(const std::vector<Problem>& problems, const std::string& nam
     if (problem.backward()) all.push_back(problem.forward());
   const auto names = kernels_to_compile(all, *device, target->hints);
   return names.empty() ? 0 : compile_all(names, processes);
+}
+
+Result<Device> device_of(const Target& target) {
+  return target.kind == Target::Kind::named ? Result<Device>(target.device) : runtime::device(target.ordinal);
+}
+
+std::string without_cpu(std::string why, std::string_view way_out) {
+  static constexpr std::string_view cpu = "or use target \"cpu\"";
+  if (const size_t at = why.rfind(cpu); at != why.npos) why.replace(at, cpu.size(), way_out);
+  return why;
 }
 
 void prepare_kernels(const std::vector<Problem>& problems, const std::string& target) {

@@ -2,9 +2,10 @@
 // cli: kernels compiled before they are needed, many at a time.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "src/problem/problem.hpp"
+#include "src/api/run.hpp"
 
 namespace froghopper::cli {
 
@@ -13,6 +14,12 @@ namespace froghopper::cli {
 // stderr says so. Problems that the target refuses, or the CPU computes, need none. How many kernels could not be
 // compiled.
 int prepare_kernels(const std::vector<Problem>&, const std::string& target, int64_t processes);
+
+// The target as a device, for planning; a failure where it is not here.
+Result<Device> device_of(const Target&);
+
+// What is said where no GPU is here, of a command or an option that the CPU does not have: another way out.
+std::string without_cpu(std::string why, std::string_view way_out);
 
 // The same with as many processes as there are cores, for commands that are about to run these problems. What failed
 // fails again, with the reason, where it is run.

@@ -69,13 +69,15 @@ std::optional<Failure> read_descr(Reader& in, FileTensor& tensor) {
   const auto descr = in.take_text();
   if (!descr) return refuse(at, "descr is not a text; only plain types are read, not records");
   if (descr->starts_with('>')) {
-    return refuse(at, text("descr is {}, big endian; only little endian is read. Save it with astype({}).",
+    return refuse(at, text("descr is {}, big endian; only little endian is read. Save it with astype({})",
                            shown(*descr), shown(text("<{}", descr->substr(1)))));
   }
   const auto known = std::ranges::find_if(dtypes, [&](const Name& n) { return *descr == n.in_file; });
   if (known == std::end(dtypes)) {
     return refuse(at,
-                  text("descr must be <f2, <f4, <i4 or <i8, but is {}. For bf16 use safetensors.", shown(*descr)));
+                  text("descr must be <f2, <f4, <i4 or <i8, but is {}. Save it with astype(np.float32), or with bf16 "
+                       "as .safetensors",
+                       shown(*descr)));
   }
   tensor.element = known->element;
   return {};
@@ -84,8 +86,7 @@ std::optional<Failure> read_descr(Reader& in, FileTensor& tensor) {
 std::optional<Failure> read_order(Reader& in) {
   const size_t at = in.at();
   if (in.take("False")) return {};
-  if (in.take("True"))
-    return refuse(at, "fortran_order is True; only C order is read. Save np.ascontiguousarray(x).");
+  if (in.take("True")) return refuse(at, "fortran_order is True; only C order is read. Save np.ascontiguousarray(x)");
   return refuse(at, "fortran_order is neither True nor False");
 }
 

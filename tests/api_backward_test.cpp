@@ -117,7 +117,7 @@ struct Refused {
 
 TEST(api_backward, what_is_missing_is_named) {
   const Refused all[] = {
-      {"fh_attention: lse is NULL; a problem with backward pass needs ",
+      {"fh_attention: lse is NULL; a problem with a backward pass needs ",
        [](fh_problem&, fh_tensors& t) { t.lse = nullptr; }},
       {"fh_attention: grad_o.data is NULL; ", [](fh_problem&, fh_tensors& t) { t.grad_o.data = nullptr; }},
       {"fh_attention: grad_k.data is NULL; ", [](fh_problem&, fh_tensors& t) { t.grad_k.data = nullptr; }},

@@ -229,11 +229,11 @@ const struct {
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 dv520",
      "dim_v is 520; head dims here are multiples of 8 from 8 to 512. Set dim_v within."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 varlen tq1 tkv9",
-     "total_kv is 9 and op is FH_APPEND; a cache is not packed. Set total_kv to 0, and seq_kv to the rows of a "
+     "total_kv is 9 and op is FH_APPEND; a cache is not packed. Set total_kv to 0; seq_kv is the rows of a "
      "sequence."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 seqused slots",
-     "seqused is set and slots is 1; slots say of every row where it goes, whatever its sequence. Set seqused to 0, "
-     "batch to 1 and seq_q to the number of rows."},
+     "seqused is set and slots is 1; slots say of every row where it goes, whatever its sequence. Set seqused to 0; "
+     "batch is 1 and seq_q the number of rows then."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 page16 pages2 slots",
      "seq_kv is 9, page_size is 16 and slots is 1; slots count the rows of the pool, not of a sequence. Set seq_kv "
      "to 0."},
@@ -253,7 +253,7 @@ const struct {
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 norm eps-1",
      "norm_epsilon must be 0 or positive, as it is added to a mean of squares, but is -1. Use 0 or 1e-6."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 weights=f32",
-     "dtype_norm is 3 and norm is 0; nothing is normed. Set norm, or dtype_norm to FH_USUAL."},
+     "dtype_norm is f32 and norm is 0; nothing is normed. Set norm, or dtype_norm to FH_USUAL."},
     {"fwd bf16 b1 hq1 hkv1 sq1 skv9 d64 norm",
      "norm is 1 and op is FH_FORWARD; it is of rows that are written to a cache. Set op to FH_APPEND, or this to 0."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 maxlogit",

@@ -166,6 +166,25 @@ function(check_copies program)
   endif()
 endfunction()
 
+# A component that is not there is refused where the package is looked for, not where a target is linked.
+function(check_components folder prefix)
+  foreach(component cp nonsense)
+    file(WRITE ${folder}/${component}/CMakeLists.txt "cmake_minimum_required(VERSION 3.25)\nproject(p C)\n"
+         "find_package(froghopper REQUIRED COMPONENTS ${component})\n")
+    execute_process(COMMAND ${CMAKE_COMMAND} -S ${folder}/${component} -B ${folder}/${component}/build
+                    -DCMAKE_C_COMPILER=${CC} -DCMAKE_PREFIX_PATH=${prefix} -G Ninja
+                    RESULT_VARIABLE result ERROR_VARIABLE said OUTPUT_QUIET)
+    string(REGEX REPLACE "[ \n]+" " " said "${said}")
+    if(component STREQUAL nonsense)
+      if(result EQUAL 0 OR NOT said MATCHES "froghopper has no component nonsense. It has cp; leave COMPONENTS out")
+        message(FATAL_ERROR "COMPONENTS nonsense: ${result} ${said}")
+      endif()
+    elseif(NOT result EQUAL 0)
+      message(FATAL_ERROR "COMPONENTS ${component} is not found: ${said}")
+    endif()
+  endforeach()
+endfunction()
+
 set(work ${BUILD}/examples/${EXAMPLE})
 set(options -DCMAKE_C_COMPILER=${CC} -DCMAKE_CXX_COMPILER=${CXX} -G Ninja)
 set(program attention)
@@ -236,6 +255,9 @@ else()
     must(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
   endif()
   check_installed(${work}/prefix)
+  if(EXAMPLE STREQUAL find_package)
+    check_components(${work}/components ${work}/prefix)
+  endif()
   list(APPEND options -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH=${work}/prefix)
 endif()
 

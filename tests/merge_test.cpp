@@ -162,7 +162,7 @@ TEST(merge, what_is_not_computed_is_said) {
   p.sink = true;
   EXPECT_EQ(refusal(p, "cpu"),
             "fh_plan_create: accumulate is 1 and sink is set; each call would put it into the denominator again. Set "
-            "sink to 0, and lse to the sinks and o to 0 before the first call.");
+            "sink to 0, and begin with lse = the sinks and o = 0.");
   p.sink = false, p.dtype_o = fh::Dtype::bf16;
   EXPECT_EQ(refusal(p, "cpu"),
             "fh_plan_create: dtype_o is bf16 and accumulate is 1; o is merged with what it holds in f32. Set dtype_o "

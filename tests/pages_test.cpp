@@ -172,6 +172,59 @@ TEST(pages, that_are_none_are_refused_before_anything_is_written) {
   }
 }
 
+// Who forgets the lengths asks for columns that nobody has filled.
+TEST(pages, without_lengths_are_all_of_them) {
+  Cache cache("fwd f32 b2 hq4 hkv2 sq1 skv100 d32 page16 pages14");
+  cache.used = {100, 100};
+  hand_out(cache);
+  cache.table[7 + 6] = -1;
+  fh_tensors t = cache.tensors();
+  t.seqused_kv = nullptr;
+  const auto views = bind(cache.problem, t);
+  ASSERT_TRUE(views) << views.failure().text;
+  const auto fit = check_lengths(cache.problem, *views);
+  ASSERT_FALSE(fit);
+  EXPECT_EQ(
+      fit.failure().text,
+      "block_table[1][6] must name a page of the pool, of which pages are 14, but is -1. Without seqused_kv all "
+      "100 rows of a sequence count. Use 0 to 13.");
+}
+
+// The user's tensor is named, not the row that it is about; where there is none, the row.
+TEST(Append, NamesPositionsAndSlotsThatAreOutside) {
+  std::vector<float> rows(3 * 64), out(3 * 64), tables(20 * 32);
+  const auto refusal = [&](const char* line, const std::vector<int64_t>& slots,
+                           const std::vector<int64_t>& positions) {
+    const Problem p = problem_of(line);
+    fh_tensors t = fh_tensors_init();
+    t.k = {rows.data(), 3 * 64, 64, 64};
+    t.cache_k = {out.data(), 3 * 64, 64, 64};
+    if (p.rotary_dim > 0) t.rotary_cos = t.rotary_sin = {tables.data(), 0, 32, 0};
+    if (!slots.empty()) t.slot_mapping = slots.data();
+    if (!positions.empty()) t.positions = positions.data();
+    const auto views = bind(p, t);
+    if (!views) return views.failure().text;
+    const auto fit = check_lengths(p, *views);
+    return fit ? std::string() : fit.failure().text;
+  };
+  const char* const positioned = "append f32 b1 hq1 hkv1 sq3 skv3 d64 rotary64 rows20 positions";
+  EXPECT_EQ(refusal(positioned, {}, {0, 19, 20}),
+            "positions[2] is 20 and rotary_rows is 20; the tables do not know it. Use 0 to 19, or longer tables.");
+  EXPECT_EQ(refusal(positioned, {}, {0, -1, 20}),
+            "positions[1] is -1 and rotary_rows is 20; the tables do not know it. Use 0 to 19, or longer tables.");
+  EXPECT_EQ(refusal("append f32 b1 hq1 hkv1 sq3 skv3 d64 rotary64 rows2", {}, {}),
+            "row 2 has position 2 and rotary_rows is 2; the tables do not know it. Use 0 to 1, or longer tables.");
+  const char* const slotted = "append f32 b1 hq1 hkv1 sq3 skv3 d64 slots";
+  EXPECT_EQ(
+      refusal(slotted, {0, 3, 1}, {}),
+      "slot_mapping[1] must be a row of the cache, which has 3 rows, or negative for none, but is 3. Use 0 to 2, "
+      "or -1.");
+  EXPECT_EQ(
+      refusal(slotted, {(int64_t{1} << 32) + 2, 0, 0}, {}),  // two of int32, 2 and 1
+      "slot_mapping[0] must be a row of the cache, which has 3 rows, or negative for none, but is 4294967298. Use "
+      "0 to 2, or -1; slots are int64, not int32.");
+}
+
 TEST(pages, are_missing_where_the_pool_is) {
   Cache cache("fwd f32 b1 hq4 hkv2 sq1 skv100 d32 seqused page16 pages7");
   hand_out(cache);
@@ -250,6 +303,24 @@ TEST(Append, RefusesTablesWhoseRowsOverlap) {
         text("rotary_sin.stride_seq is {}, but a row has 16 columns, so the rows of 20 positions would overlap. "
              "Without gaps it is 16, rotary_dim / 2.",
              stride));
+  }
+}
+
+TEST(Append, RefusesTheStartsOfKeysBesideThoseOfQueries) {
+  for (const char* const cache : {"", " page16 pages9"}) {
+    const Problem p = problem_of(text("append bf16 b2 hq1 hkv1 sq3 skv64 d64 varlen tq4{}", cache));
+    fh_tensors t = tensors_of(p);
+    t.o = t.v = {};
+    t.lse = nullptr;
+    t.q_out = {somewhere<void>(26), 4 * 64, 64, 64};
+    t.cache_k = {somewhere<void>(27), 64 * 64, 64, 64};
+    ASSERT_TRUE(bind(p, t)) << bind(p, t).failure().text;
+    t.cu_seqlens_kv = somewhere<int32_t>(7);
+    const auto views = bind(p, t);
+    ASSERT_FALSE(views);
+    EXPECT_EQ(views.failure().text,
+              "cu_seqlens_kv is set and op is FH_APPEND; cu_seqlens_q is of k and v too, and a cache is not packed. "
+              "Leave cu_seqlens_kv NULL.");
   }
 }
 

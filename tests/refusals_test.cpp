@@ -121,6 +121,12 @@ const BadProblem bad_problems[] = {
      "dtype_o is f32 and dtype is bf16; o is of another type only where k and v are 8-bit, or with accumulate. Set "
      "dtype_o to FH_USUAL; to merge calls, set accumulate in the first one too, with o = 0 and lse = -inf.",
      FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_BACKWARD, p.dtype_o = FH_F32; },
+     "dtype_o is f32 and dtype is bf16; o is of another type only where k and v are 8-bit, or with accumulate. Set "
+     "dtype_o to FH_USUAL; round o to the type of q, also where calls were merged in f32.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_APPEND, p.dtype_rotary = FH_F32; },
+     "dtype_rotary is f32 and rotary_dim is 0; nothing is rotated. Set rotary_dim, or dtype_rotary to FH_USUAL."},
     // R10
     {[](fh_problem& p) { p.op = FH_BACKWARD, p.dtype = FH_E4M3; },
      "dtype is e4m3 and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v.",
@@ -253,18 +259,36 @@ constexpr char grammar[] =
 const BadLine bad_lines[] = {
     {"", "\"\" is no problem. "},
     {"bkw bf16 b1", "\"bkw\" at offset 0: a line begins with its operation. Use fwd, bwd, quantise or append."},
-    {"fwd fp8 b1", "\"fp8\" at offset 4: the second word is the type. Use f16, bf16, f32, e4m3 or e5m2."},
+    {"fwd fp8 b1",
+     "\"fp8\" at offset 4: the second word is the type, which here is e4m3 or e5m2. Use f16, bf16, f32, e4m3 or "
+     "e5m2."},
+    {"fwd nf4 b1", "\"nf4\" at offset 4: the second word is the type. Use f16, bf16, f32, e4m3 or e5m2."},
+    {"fwd b1 hq1",
+     "\"b1\" at offset 4: the second word is the type, which is missing. Use f16, bf16, f32, e4m3 or e5m2."},
+    {"bf16 b1 hq1",
+     "\"bf16\" at offset 0: a line begins with its operation, before the type. Use fwd, bwd, quantise or append."},
     {"fwd bf16 kv=fp8 b1",
      "\"kv=fp8\" at offset 9: a type is expected: kv=DTYPE, with f16, bf16, f32, e4m3 or e5m2."},
+    {"fwd bf16 kv=e4m3fn b1",
+     "\"kv=e4m3fn\" at offset 9: a type is expected: kv=DTYPE, with f16, bf16, f32, e4m3 or e5m2. Write kv=e4m3."},
     {"fwd e4m3 of32 b1", "\"of32\" at offset 9: this word is unknown. "},
     {"fwd e4m3 b1 o", "\"o\" at offset 12: a type is expected: o=DTYPE, with f16, bf16, f32, e4m3 or e5m2."},
     {"fwd bf16 b1 hq1 b2", "\"b2\" at offset 16: b is there already, at offset 9. Leave one of them."},
     {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 casual",
-     "\"casual\" at offset 34: this word is unknown. Did you mean causal? "},
+     "\"casual\" at offset 34: this word is unknown. Did you mean causal? docs/options.md has all words."},
     {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 causal1",
-     "\"causal1\" at offset 34: this word is unknown. Did you mean causal? "},
-    {"fwd bf16 b1 hq", "\"hq\" at offset 12: a number is expected after the letters."},
-    {"fwd bf16 b1 hq4k", "\"hq4k\" at offset 12: a number is expected after the letters."},
+     "\"causal1\" at offset 34: this word is unknown. Did you mean causal? docs/options.md has all words."},
+    {"fwd bf16 b1 hq", "\"hq\" at offset 12: a whole number is expected after the letters: hqN."},
+    {"fwd bf16 b1 hq4k", "\"hq4k\" at offset 12: a whole number is expected after the letters: hqN."},
+    {"fwd bf16 b1, hq4", "\"b1,\" at offset 9: a whole number is expected after the letters: bN. Write b1."},
+    {"fwd bf16 b=1", "\"b=1\" at offset 9: a whole number is expected after the letters: bN. Write b1."},
+    {"fwd bf16 b1 softcap=3e1",
+     "\"softcap=3e1\" at offset 12: a number is expected after the letters: softcapX. Write softcap3e1."},
+    {"fwd bf16 b1 chunk64", "\"chunk64\" at offset 12: a number of keys is expected: chunk=N. Write chunk=64."},
+    {"fwd bf16 b1 window=4,0",
+     "\"window=4,0\" at offset 12: two numbers are expected: windowLEFT,RIGHT in keys, -1 for all on that side. "
+     "Write "
+     "window4,0."},
     {"fwd bf16 b99999999999999999999",
      "\"b99999999999999999999\" at offset 9: this number is out of range. Use a "
      "smaller one."},
@@ -295,6 +319,40 @@ TEST(refusals, every_bad_line_has_its_own_message_with_the_offset) {
     if (expected.back() == ' ') expected += grammar;
     EXPECT_EQ(p.failure().text, expected) << bad.line;
     EXPECT_EQ(p.failure().status, FH_INVALID_PROBLEM);
+  }
+}
+
+// Words of frameworks, of the C interface, and in upper case: the message has ours.
+TEST(refusals, a_line_in_other_words_is_answered_with_ours) {
+  const std::pair<const char*, const char*> all[] = {
+      {"forward bf16 b1", "its operation, which here is fwd."},
+      {"FWD bf16 b1", "its operation, which here is fwd."},
+      {"backward bf16 b1", "its operation, which here is bwd."},
+      {"quantize bf16 b1", "its operation, which here is quantise."},
+      {"apend bf16 b1", "its operation, which here is append."},
+      {"fwd fp16 b1", "the type, which here is f16."},
+      {"fwd BF16 b1", "the type, which here is bf16."},
+      {"fwd float32 b1", "the type, which here is f32."},
+      {"fwd bfloat16 b1", "the type, which here is bf16."},
+      {"fwd bf16 B1", "Did you mean bN?"},
+      {"fwd bf16 batch1", "Did you mean bN?"},
+      {"fwd bf16 b1 h16", "Did you mean hqN and hkvN?"},
+      {"fwd bf16 b1 s4096", "Did you mean sqN and skvN?"},
+      {"fwd bf16 b1 dim128", "Did you mean dN?"},
+      {"fwd bf16 b1 kve4m3", "Did you mean kv=DTYPE?"},
+      {"fwd bf16 b1 top_left", "Did you mean topleft?"},
+      {"fwd bf16 b1 max_logit", "Did you mean maxlogit?"},
+      {"fwd bf16 b1 deterministic", "Did you mean det?"},
+      {"fwd bf16 b1 accumulate=1", "Did you mean acc?"},
+      {"fwd bf16 b1 page_size16", "Did you mean pageN?"},
+      {"fwd bf16 b1 window_left4", "Did you mean windowL,R?"},
+      {"fwd bf16 b1 window_right0", "Did you mean windowL,R?"},
+  };
+  for (const auto& [line, said] : all) {
+    const auto p = Problem::parse(line);
+    ASSERT_FALSE(p) << line;
+    EXPECT_NE(p.failure().text.find(said), std::string::npos) << line << ": " << p.failure().text;
+    EXPECT_EQ(p.failure().text.find("A line is"), std::string::npos) << p.failure().text;
   }
 }
 

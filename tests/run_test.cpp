@@ -89,8 +89,17 @@ TEST(run, unknown_targets_are_refused) {
     EXPECT_NE(std::string(fh_last_error()).find(text("did you mean \"{}\"?", meant)), std::string::npos)
         << fh_last_error();
   }
-  EXPECT_EQ(fh_plan_create(&p, "b200", &plan), FH_INVALID_PROBLEM);
-  EXPECT_NE(std::string(fh_last_error()).find("or a GPU of your own"), std::string::npos) << fh_last_error();
+  const std::string the_cpu = "the CPU is \"cpu\" alone; max_sms bounds its threads. It must be \"auto\", ";
+  for (const auto& [target, said] :
+       {std::pair{"mine", std::string("or a GPU of your own")},
+        {"b200", "no other, so beside b200 the problem runs on \"cpu\". It must be \"auto\", "},
+        {"", "it is empty. It must be \"auto\", \"cpu\", \"hopper\", \"hopper:1\" or a GPU to plan for, \"h200\"."},
+        {"cpu:0", the_cpu},
+        {"cpu threads=4", the_cpu},
+        {"mine sm=64", "\"h200\"; on a GPU with hints such as tiles=128x64s3"}}) {
+    EXPECT_EQ(fh_plan_create(&p, target, &plan), FH_INVALID_PROBLEM) << target;
+    EXPECT_NE(std::string(fh_last_error()).find(said), std::string::npos) << fh_last_error();
+  }
   for (const char* const target : {"mine", "a100", "h800", "gh200"}) {
     EXPECT_EQ(fh_plan_create(&p, target, &plan), FH_INVALID_PROBLEM) << target;
     EXPECT_EQ(std::string(fh_last_error()).find("did you mean"), std::string::npos) << fh_last_error();

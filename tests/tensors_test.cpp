@@ -220,7 +220,7 @@ const BadTensors bad_tensors[] = {
      "seqused_kv is set, but the problem has no seqused, so it would be ignored. Set seqused in the problem, or "
      "leave seqused_kv NULL."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.lse = nullptr; },
-     "lse is NULL; a problem with backward pass needs one value for each row and head. Set it."},
+     "lse is NULL; a problem with a backward pass needs one value for each row and head. Set it."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.grad_o.data = nullptr; },
      "grad_o.data is NULL; it has 2 x 100 x 8 x 64 elements. Point it to them."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 acc", [](fh_tensors& t) { t.grad_k.stride_seq = 64; },
@@ -254,6 +254,12 @@ const BadTensors bad_tensors[] = {
     {batched, [](fh_tensors& t) { t.scale_v.data = somewhere<void>(18); },
      "scale_v is set, but the problem has no 8-bit v, so it would be ignored. Set dtype_kv to FH_E4M3 or FH_E5M2 in "
      "the problem, or leave scale_v NULL."},
+    {batched, [](fh_tensors& t) { t.cache_k = t.k; },
+     "cache_k is set, but the problem has no new rows to append, so it would be ignored. Set op to FH_APPEND in the "
+     "problem, or leave cache_k NULL."},
+    {batched, [](fh_tensors& t) { t.quantised_q = t.q; },
+     "quantised_q is set, but the problem has no 8-bit copies, so it would be ignored. Set op to FH_QUANTISE in the "
+     "problem, or leave quantised_q NULL."},
 };
 
 TEST(tensors, every_mistake_has_its_own_message) {

@@ -32,7 +32,15 @@ TEST_F(Program, says_what_is_wrong_with_an_option) {
       {"explain " + line + " " + line, "one problem is explained, but here are 2. Run explain for each of them."},
       {"attend x.npy -o y.npy --window -3,0", "--window: -3 counts no keys. Use 0 or more, or -1 for all."},
       {"attend x.npy -o y.npy --window 0,-2", "--window: -2 counts no keys. Use 0 or more, or -1 for all."},
-      {"check ''", "what must not be empty"},
+      {"check ''", "what must not be empty. Leave it out, or give a value."},
+      {"explain ''", "line must not be empty. Give a value. froghopper explain --help"},
+      {"attend x.npy -o ''", "--output must not be empty. Give a value."},
+      {"bench " + line + " --ms 0", "froghopper: --ms must be positive, but is \"0\". froghopper bench --help"},
+      {"attend x.npy -o y.npy --casual", "not expected: --casual. Did you mean --causal? froghopper attend --help"},
+      {"attend x.npy -o y.npy --top_left=1", "Did you mean --top-left? "},
+      {"attend x.npy -o y.npy --nonsense", "not expected: --nonsense. froghopper attend --help"},
+      {"explain " FROGHOPPER_SOURCE_DIR "/tests/cases/pages.txt",
+       "is a file, but explain takes a problem line. Give one of its lines; check, bench and prepare take files."},
       {"check /", "\"/\" must be a file of problem lines, but is a folder"},
       {"check /dev/null", "\"/dev/null\" must have a problem line, but has none"},
       {"check -- -", "\"-\" is neither a file nor a problem"},
@@ -60,6 +68,22 @@ TEST_F(Program, refuses_problem_lines_in_their_own_words) {
       {"fwd bf16 " + sizes + " scales128",
        "scale_rows is 128 and k and v are bf16; only 8-bit types have scales. Leave scales out.\n"},
       {"fwd bf16 " + sizes + " window-3,0", "window_left is -3; it counts keys. Use -1 for all of them.\n"},
+      {"fwd bf16 " + sizes + " norm",
+       "op is fwd; it is of rows that are written to a cache. Set op to append, or "
+       "leave norm out.\n"},
+      {"bwd bf16 " + sizes + " maxlogit", "Set op to fwd, or leave maxlogit out.\n"},
+      {"quantise bf16 " + sizes, "to quantise is to write 8-bit numbers. Write kv=e4m3 or kv=e5m2.\n"},
+      {"quantise bf16 kv=e4m3 " + sizes + " seed3", "nothing is rotated. Add rotate, or leave seed out.\n"},
+      {"append bf16 " + sizes + " rows9", "nothing is rotated. Add rotaryN, or leave rows out.\n"},
+      {"append bf16 " + sizes + " rotary64", "but is 0. Write rowsN, the number of their rows.\n"},
+      {"append bf16 " + sizes + " slots rotary64 rows9", "where a row is in its sequence. Add positions.\n"},
+      {"append bf16 " + sizes + " slots page16 pages4", "not of a sequence. Write skv0.\n"},
+      {"append bf16 " + sizes + " o=f32",
+       "dtype_o must be left out where op is append, which writes no o, but is f32. Leave o out.\n"},
+      {"append bf16 " + sizes + " varlen tq1 tkv1", "Leave tkv out; seq_kv is the rows of a sequence.\n"},
+      {"fwd bf16 " + sizes + " tq4", "only packed sequences have a total. Add varlen, or leave tq out.\n"},
+      {"fwd bf16 " + sizes + " acc sink", "Leave sink out, and begin with lse = the sinks and o = 0.\n"},
+      {"fwd bf16 kv=e4m3 " + sizes + " tokenscales scales128", "or shares one. Leave one of them out.\n"},
   };
   for (const auto& c : cases) {
     write("cases.txt", c.line + "\n");
@@ -67,9 +91,91 @@ TEST_F(Program, refuses_problem_lines_in_their_own_words) {
          {"explain '" + c.line + "'", "check '" + c.line + "'", "bench " + path("cases.txt")}) {
       const Ran r = run(arguments);
       EXPECT_EQ(r.code, 2) << arguments;
-      EXPECT_TRUE(has(r.err, c.message)) << arguments;
+      EXPECT_TRUE(has(r.err, c.message)) << arguments << r.err;
       EXPECT_FALSE(has(r.err, "FH_")) << arguments << r.err;
     }
+  }
+}
+
+// What makes sense and is not computed has another exit code.
+TEST_F(Program, refuses_what_is_not_computed_in_the_words_of_lines) {
+  const std::string sizes = "b1 hq1 hkv1 sq1 skv9 d64";
+  for (const auto& [line, message] :
+       {std::pair{"fwd bf16 " + sizes + " scale-3",
+                  "but is -3. Leave scale out for 1/sqrt(dim_qk), use scale0 for a scale of zero, or multiply q.\n"},
+        {"append bf16 " + sizes + " rotary64 rows9 tables=f16", "Leave tables out, or write tables=f32.\n"},
+        {"fwd bf16 kv=f16 " + sizes, "Leave kv out, or convert.\n"},
+        {"fwd bf16 kv=e4m3 " + sizes + " o=e4m3", "Use f16, bf16 or f32, and quantise o afterwards.\n"},
+        {"bwd bf16 " + sizes + " o=f32",
+         "Leave o out; round o to the type of q, also where calls were merged in f32.\n"}}) {
+    const Ran r = run("explain '" + line + "'");
+    EXPECT_EQ(r.code, 4) << line;
+    EXPECT_TRUE(has(r.err, message)) << r.err;
+    EXPECT_FALSE(has(r.err, "FH_")) << r.err;
+  }
+}
+
+// The CPU has no kernels to compile and none of these options, so it is no way out of having no GPU.
+TEST_F(Program, offers_another_way_out_than_the_cpu_where_that_is_none) {
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);
+  const std::string line = " 'fwd bf16 b1 hq1 hkv1 sq9 skv9 d64'";
+  for (const auto& [arguments, way_out] :
+       {std::pair{"prepare", "or name a GPU that need not be here: --target h100."},
+        {"bench --host", "or leave --host out."},
+        {"bench --cold --tiles 128x64s2", "or leave --cold and --tiles out."},
+        {"bench --hints tail=30%", "or leave --hints out."},
+        {"bench --backend hopper --tiles 128x64s2", "or leave --tiles out."}}) {
+    const Ran r = run(arguments + line);
+    EXPECT_EQ(r.code, 3) << arguments;
+    EXPECT_TRUE(has(r.err, way_out)) << arguments;
+    EXPECT_FALSE(has(r.err, "target \"cpu\"")) << r.err;
+  }
+  unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+TEST_F(Program, names_the_command_that_was_meant) {
+  EXPECT_TRUE(has(run("chck").err, "prepare, attend. Did you mean check? froghopper --help"));
+  EXPECT_FALSE(has(run("nonsense").err, "Did you mean"));
+}
+
+TEST_F(Program, attends_with_a_word_on_a_corner_without_a_mask) {
+  write("in.safetensors", print_safetensors(small_file()));
+  const std::string all = "attend --backend cpu " + path("in.safetensors") + " -o " + path("o.npy") + " --top-left";
+  const Ran r = run(all);
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.err, "--top-left is not used: without --causal, --window or alibi_slopes nothing is aligned."));
+  EXPECT_EQ(run(all + " --causal").err, "");
+}
+
+TEST_F(Program, attend_tells_axes_that_are_exchanged_from_heads_that_do_not_fit) {
+  TensorFile file;
+  file.tensors["q"] = ones(Element::f32, {1, 4, 3, 8});
+  for (const char* const name : {"k", "v"}) file.tensors[name] = ones(Element::f32, {1, 2, 5, 8});
+  write("in.safetensors", print_safetensors(file));
+  const Ran r = run("attend " + path("in.safetensors") + " -o " + path("o.npy"));
+  EXPECT_EQ(r.code, 2);
+  EXPECT_TRUE(
+      has(r.err,
+          "heads_kv is 5 and heads_q is 3; heads_kv must divide heads_q. Use 1 or 3. If heads are before rows, "
+          "of which q seems to have 4 rows and 3 heads, exchange both axes.\n"));
+  for (const char* const name : {"k", "v"}) file.tensors[name] = ones(Element::f32, {1, 3, 5, 8});  // nor then
+  write("in.safetensors", print_safetensors(file));
+  EXPECT_FALSE(has(run("attend " + path("in.safetensors") + " -o " + path("o.npy")).err, "before rows"));
+}
+
+TEST_F(Program, attend_says_how_to_save_what_it_cannot_read) {
+  const auto npy = [](const std::string& descr, const std::string& fortran) {
+    const std::string header = "{'descr': '" + descr + "', 'fortran_order': " + fortran + ", 'shape': (1, 1, 8), }\n";
+    return std::string("\x93NUMPY\x01\0", 8) + static_cast<char>(header.size()) + '\0' + header;
+  };
+  for (const auto& [descr, fortran, way_out] :
+       {std::tuple{"<f8", "False", "Save it with astype(np.float32), or with bf16 as .safetensors.\n"},
+        {">f4", "False", "Save it with astype(\"<f4\").\n"},
+        {"<f4", "True", "only C order is read. Save np.ascontiguousarray(x).\n"}}) {
+    for (const char* const name : {"q.npy", "k.npy", "v.npy"}) write(name, npy(descr, fortran));
+    const Ran r = run("attend " + path("q.npy") + "," + path("k.npy") + "," + path("v.npy") + " -o " + path("o.npy"));
+    EXPECT_EQ(r.code, 2);
+    EXPECT_TRUE(has(r.err, way_out)) << r.err;
   }
 }
 

@@ -19,9 +19,9 @@ SENTENCES: list[tuple[str, str]] = [
      r"max_seqlen_\1 must be 0 or more rows, but is \2. Give the longest sequence's."),
     (r"block_table\[(\d+)\]\[(\d+)\] is (-?\d+) and pages is 0.*",
      r"block_table[\1, \2] must name a page, but is \3, and the pool has no page. Give a pool with pages."),
-    (r"block_table\[(\d+)\]\[(\d+)\] must name a page of the pool, of which pages are (\d+), but is (-?\d+)\. "
-     r"Use (.*)\.",
-     r"block_table[\1, \2] must name a page of the pool, \5, but is \4. Use one of these."),
+    (r"block_table\[(\d+)\]\[(\d+)\] must name a page of the pool, of which pages are (\d+), but is (-?\d+)\."
+     r"( Without seqused_kv .*? count\.)? Use (.*)\.",
+     r"block_table[\1, \2] must name a page of the pool, \6, but is \4.\5 Use one of these."),
     (r"max_sms is (-\d+); .*", r"max_sms must be 0 or more SMs or threads, but is \1. Use max_sms=0 for all."),
     (r"accumulate is 1 and sink is set; .*",
      r"sink must be None with accumulate, as each call would put it into the denominator again, but is given. Leave it "
@@ -121,8 +121,8 @@ SENTENCES: list[tuple[str, str]] = [
      r"rotary_sin out."),
     (r"rotary_rows must be from 1 to 2\^40, .*, but is (\d+)\. .*",
      r"rotary_cos must have from 1 to 2^40 rows, one for each position, but has \1. Give longer tables."),
-    (r"row (\d+) has position (-?\d+) and rotary_rows is (\d+); .*",
-     r"the position of row \1 must be 0 or more and below \3, the rows of rotary_cos, but is \2. Use longer tables."),
+    (r"(?:row (\d+) has position|positions\[(\d+)\] is) (-?\d+) and rotary_rows is (\d+); .*",
+     r"the position of row \1\2 must be 0 or more and below \4, the rows of rotary_cos, but is \3. Use longer tables."),
     (r"(scale_\w) of head (\d+) is (\S+); numbers are divided by it\. .*",
      r"\1 must be positive, as values are divided by it, but that of head \2 is \3. Use 1 for values that stand for "
      r"themselves."),

@@ -116,7 +116,7 @@ def test_nothing_is_raised_by_explain():
     for told in (explain(q, k, v, target=3), explain(q, k, v, max_sms=2**70), explain(nested, k, v),
                  explain(q, k, v, bananas=1), explain([1], k, v), explain(q, k, v, out=3)):
         assert told.startswith("not computed ")
-    assert "names neither a backend nor a GPU" in explain(q, k, v, target="bananas")
+    assert "names neither a backend nor a Hopper GPU" in explain(q, k, v, target="bananas")
 
 
 def test_only_as_many_numbers_can_be_reshaped():

@@ -90,13 +90,22 @@ std::string other_word(std::string where) {
   return where == "cpu" || where == "auto" ? where : "";
 }
 
+constexpr const char* the_cpu = "the CPU is \"cpu\" alone; max_sms bounds its threads.";
+
 // What the only word that names a place says wrong, and the word that was meant, where that can be told.
 std::string wrong_place(const std::string& where, const Failure& failure) {
   if (const std::string ours = other_word(where); !ours.empty()) return text("here that is \"{}\".", ours);
   constexpr std::array<std::string_view, 5> known = {"auto", "cpu", "hopper", "h100", "h200"};
+  if (where.empty()) return "it is empty.";
+  if (where.starts_with("cpu") && !std::isalpha(static_cast<unsigned char>(where.substr(0, 4).back())))
+    return the_cpu;
   // Nobody who writes one of these has mistyped h100 or h200.
-  constexpr std::array<std::string_view, 8> others = {"a100", "a800", "b100", "b200", "gh200", "h20", "h800", "v100"};
-  if (std::ranges::find(others, where) != others.end()) return failure.text;
+  constexpr std::array<std::string_view, 3> hoppers = {"gh200", "h20", "h800"};
+  constexpr std::array<std::string_view, 12> others = {"a100",  "a800", "b100", "b200",    "b300",    "gb200",
+                                                       "gb300", "l40",  "l40s", "rtx4090", "rtx5090", "v100"};
+  if (std::ranges::find(hoppers, where) != hoppers.end()) return failure.text;
+  if (std::ranges::find(others, where) != others.end())
+    return text("the kernels are for no other, so beside {} the problem runs on \"cpu\".", where);
   const size_t colon = std::min(where.find(':'), where.size());
   const std::string_view near = near_word(std::string_view(where).substr(0, colon), known);
   if (near.empty() || (colon < where.size() && near != "hopper")) return failure.text;
@@ -137,12 +146,17 @@ Result<Target> read_target(const char* target) {
   }
   auto device = Device::parse(words);
   if (!device) {
-    const std::string why = words.size() == 1 ? wrong_place(where, device.failure()) : device.failure().text;
+    const std::string why = words.size() < 2    ? wrong_place(where, device.failure())
+                            : words[0] == "cpu" ? the_cpu
+                                                : device.failure().text;
+    const char* const hints = name.find('=') == name.npos
+                                  ? ""
+                                  : "; on a GPU with hints such as tiles=128x64s3, section=16MiB, tail=30%, late=8, "
+                                    "packed=1, parts=4, dequantised=1";
     return Failure{FH_INVALID_PROBLEM,
-                   text("target is \"{}\", which names neither a backend nor a GPU: {} It must be \"auto\", \"cpu\", "
-                        "\"hopper\", \"hopper:1\" or a GPU to plan for, \"h200\"; on a GPU with hints such as "
-                        "tiles=128x64s3, section=16MiB, tail=30%, late=8, packed=1, parts=4, dequantised=1.",
-                        name, why)};
+                   text("target is \"{}\", which names neither a backend nor a Hopper GPU: {} It must be \"auto\", "
+                        "\"cpu\", \"hopper\", \"hopper:1\" or a GPU to plan for, \"h200\"{}.",
+                        name, why, hints)};
   }
   read.kind = Kind::named;
   read.device = std::move(*device);

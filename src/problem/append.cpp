@@ -63,7 +63,7 @@ Finding append_places(const fh_problem& p) {
   if (p.varlen || p.seqused)
     return text(
         "{0} is set and slots is {1}; slots say of every row where it goes, whatever its sequence. Set {0} to "
-        "0, batch to 1 and seq_q to the number of rows.",
+        "0; batch is 1 and seq_q the number of rows then.",
         p.varlen ? "varlen" : "seqused", p.slots);
   if (p.page_size > 0 && p.seq_kv != 0)
     return text(
@@ -93,13 +93,15 @@ Finding append_rotary(const fh_problem& p) {
   const struct {
     const char* name;
     int64_t value;
-  } all[] = {{"rotary_rows", p.rotary_rows},
-             {"rotary_interleaved", p.rotary_interleaved},
-             {"positions", p.positions},
-             {"dtype_rotary", raw(p.dtype_rotary)}};
+  } all[] = {
+      {"rotary_rows", p.rotary_rows}, {"rotary_interleaved", p.rotary_interleaved}, {"positions", p.positions}};
   for (const auto& [name, value] : all)
     if (p.rotary_dim == 0 && value != 0)
       return text("{} is {} and rotary_dim is 0; nothing is rotated. Set rotary_dim, or {} to 0.", name, value, name);
+  if (p.rotary_dim == 0 && p.dtype_rotary != FH_USUAL)
+    return text(
+        "dtype_rotary is {} and rotary_dim is 0; nothing is rotated. Set rotary_dim, or dtype_rotary to FH_USUAL.",
+        name_of(static_cast<Dtype>(p.dtype_rotary)));
   return {};
 }
 
@@ -113,7 +115,7 @@ Finding append_norm(const fh_problem& p) {
                 p.norm_epsilon);
   if (p.dtype_norm != FH_USUAL)
     return text("dtype_norm is {} and norm is 0; nothing is normed. Set norm, or dtype_norm to FH_USUAL.",
-                raw(p.dtype_norm));
+                name_of(static_cast<Dtype>(p.dtype_norm)));
   return {};
 }
 
@@ -134,6 +136,12 @@ Result<void> check_given_scales(const Problem& p, const Views& views) {
       if (const float x = view.as<float>()[view.at(0, 0, head)]; !(x > 0) || !std::isfinite(x))
         return wrong(text("{} of head {} is {}; numbers are divided by it. Use a positive one.", name, head, x));
   return {};
+}
+
+// Two numbers of 32 bits that were read as one of 64.
+bool two_slots(int64_t slot, int64_t slots) {
+  const int64_t first = slot & UINT32_MAX, second = slot >> 32;
+  return second > 0 && first < slots && second < slots;
 }
 
 // Of one sequence without slots: all of its rows, and the pages that they go to.
@@ -251,14 +259,14 @@ Result<void> check_places(const Problem& p, const Views& views) {
       if (writes(views) && place.slot >= slots)
         return wrong(
             text("slot_mapping[{}] must be a row of the cache, which has {}, or negative for none, but is {}. Use "
-                 "{}, or -1.",
-                 number, counted(slots, "row"), place.slot, from_0_to(slots - 1)));
+                 "{}, or -1{}.",
+                 number, counted(slots, "row"), place.slot, from_0_to(slots - 1),
+                 two_slots(place.slot, slots) ? "; slots are int64, not int32" : ""));
       const bool padding = p.slots && place.slot < 0;
       if (!rotates || padding || (place.position >= 0 && place.position < p.rotary_rows)) continue;
-      return wrong(
-          text("row {} has position {} and rotary_rows is {}; the tables do not know it. Use {}, or "
-               "longer tables.",
-               number, place.position, p.rotary_rows, from_0_to(p.rotary_rows - 1)));
+      return wrong(text("{} {} and rotary_rows is {}; the tables do not know it. Use {}, or longer tables.",
+                        p.positions ? text("positions[{}] is", number) : text("row {} has position", number),
+                        place.position, p.rotary_rows, from_0_to(p.rotary_rows - 1)));
     }
   }
   return {};

@@ -33,7 +33,12 @@ std::string wrong_pages(const Problem& p, const Views& views) {
     const int64_t columns = ceil_div(rows_kv(p, views, b).used, p.page_size);
     for (int64_t column = 0; column < columns; ++column) {
       const int64_t page = table.as<int32_t>()[table.at(b, column, 0)];
-      if (std::string wrong = wrong_page(p, b, column, page); !wrong.empty()) return wrong;
+      std::string wrong = wrong_page(p, b, column, page);
+      if (wrong.empty()) continue;
+      // Who forgets the lengths has columns that nobody filled.
+      if (const size_t way_out = wrong.rfind("Use "); way_out != wrong.npos && !views.seqused_kv.data)
+        wrong.insert(way_out, text("Without seqused_kv all {} of a sequence count. ", counted(p.seq_kv, "row")));
+      return wrong;
     }
   }
   return {};

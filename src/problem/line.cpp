@@ -18,9 +18,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "src/base/near_word.hpp"
 #include "src/base/text.hpp"
 #include "src/problem/options.hpp"
+#include "src/problem/other_words.hpp"
 
 namespace froghopper {
 namespace {
@@ -35,6 +35,8 @@ std::vector<Word> words_of(std::string_view line);
 std::string read_word(const Word&, fh_problem&);
 std::string printed(const Option&, const Problem&);
 bool read_type(std::string_view word, fh_dtype&);
+std::string wrong_operation(const Word&);
+std::string wrong_type(const Word&);
 std::string missing_word(const std::vector<Word>&);
 
 struct Operation {
@@ -74,13 +76,9 @@ Result<Problem> Problem::parse(const std::string& line) {
 
   fh_problem p = fh_problem_init();
   const auto* const op = std::ranges::find(ops, words[0].all, &Operation::word);
-  if (op == std::end(ops))
-    return wrong(text("\"{}\" at offset {}: a line begins with its operation. Use fwd, bwd, quantise or append.",
-                      words[0].all, words[0].offset));
+  if (op == std::end(ops)) return wrong(wrong_operation(words[0]));
   p.op = op->op;
-  if (!read_type(words[1].all, p.dtype))
-    return wrong(
-        text("\"{}\" at offset {}: the second word is the type. Use {}.", words[1].all, words[1].offset, type_words));
+  if (!read_type(words[1].all, p.dtype)) return wrong(wrong_type(words[1]));
 
   for (size_t i = 2; i < words.size(); ++i) {
     for (size_t j = 2; j < i; ++j)
@@ -122,6 +120,27 @@ std::vector<Word> words_of(std::string_view line) {
   return words;
 }
 
+std::string wrong_operation(const Word& word) {
+  fh_dtype type{};
+  const std::string meant = meant_operation(word.all);
+  return text("\"{}\" at offset {}: a line begins with its operation{}. Use fwd, bwd, quantise or append.", word.all,
+              word.offset,
+              !meant.empty()              ? text(", which here is {}", meant)
+              : read_type(word.all, type) ? ", before the type"
+                                          : "");
+}
+
+std::string wrong_type(const Word& word) {
+  const std::string meant = meant_type(word.all);
+  const bool missing = std::ranges::any_of(
+      options(), [&](const Option& option) { return !word.key.empty() && option.key() == word.key; });
+  return text("\"{}\" at offset {}: the second word is the type{}. Use {}.", word.all, word.offset,
+              !meant.empty() ? text(", which here is {}", meant)
+              : missing      ? ", which is missing"
+                             : "",
+              type_words);
+}
+
 // The whole text is one number, or it is not one: "16" but not "16k", "" or more than the type can hold.
 template <class T>
 std::string read_number(std::string_view value, T& number) {
@@ -129,7 +148,9 @@ std::string read_number(std::string_view value, T& number) {
   if (error == std::errc::result_out_of_range)
     return std::is_same_v<T, float> ? "this number is out of range. Use 0, or one from 1.4e-45 to 3.4e38."
                                     : "this number is out of range. Use a smaller one.";
-  if (error != std::errc() || end != value.data() + value.size()) return "a number is expected after the letters.";
+  if (error != std::errc() || end != value.data() + value.size())
+    return std::is_same_v<T, float> ? "a number is expected after the letters"
+                                    : "a whole number is expected after the letters";
   return {};
 }
 
@@ -141,10 +162,38 @@ std::string read_window(std::string_view value, fh_problem& p) {
   return {};
 }
 
-std::string read_count(const Option& option, std::string_view value, int64_t& count) {
-  if (option.key() == option.word) return read_number(value, count);
-  if (value.starts_with('=') && read_number(value.substr(1), count).empty()) return {};
-  return text("a number of keys is expected: {}N.", option.word);
+// What follows the letters, put into the struct; returns what is wrong with it. Without a full stop the form of the
+// word is to follow.
+std::string read_value(const Option& option, std::string_view value, fh_problem& p) {
+  if (option.word == "window") return read_window(value, p);
+  const bool equals = option.key() != option.word;
+  return std::visit(Each{[](OpField) { return std::string(); },  // the first word of a line, with none of its own
+                         [&](AlignField field) { return p.*field.user = FH_TOP_LEFT, std::string(); },
+                         [&](TypeField field) -> std::string {
+                           if (value.starts_with('=') && read_type(value.substr(1), p.*field.user)) return {};
+                           return text("a type is expected: {}, with {}.", form_of(option), type_words);
+                         },
+                         [&](CountField field) -> std::string {
+                           if (!equals) return read_number(value, p.*field.user);
+                           if (value.starts_with('=') && read_number(value.substr(1), p.*field.user).empty())
+                             return {};
+                           return text("a number of keys is expected: {}.", form_of(option));
+                         },
+                         [&](SeedField field) { return read_number(value, p.*field.user); },
+                         [&](FactorField field) { return read_number(value, p.*field.user); },
+                         [&](FlagField field) { return p.*field.user = 1, std::string(); }},
+                    option.field);
+}
+
+// The word that would be right, as far as can be told: "softcap30" for "softcap=30", "b2" for "b2,".
+std::string corrected(const Option& option, std::string_view value) {
+  while (value.ends_with(',') || value.ends_with(';')) value.remove_suffix(1);
+  while (value.starts_with('=') || value.starts_with(':') || value.starts_with('_')) value.remove_prefix(1);
+  const bool equals = option.key() != option.word;
+  const std::string type = std::holds_alternative<TypeField>(option.field) ? meant_type(value) : "";
+  const std::string after = text("{}{}", equals ? "=" : "", type.empty() ? std::string(value) : type);
+  fh_problem ignored = fh_problem_init();
+  return read_value(option, after, ignored).empty() ? text(" Write {}{}.", option.key(), after) : "";
 }
 
 // Puts one word into the struct; returns what is wrong with it.
@@ -152,25 +201,15 @@ std::string read_word(const Word& word, fh_problem& p) {
   for (const Option& option : options()) {
     const std::string_view key = has_value(option) ? word.key : word.all;
     if (key.empty() || !option.word.starts_with(key) || option.key() != key) continue;
-    if (option.word == "window") return read_window(word.value, p);
-    return std::visit(Each{[](OpField) { return std::string(); },  // the first word of a line, with none of its own
-                           [&](AlignField field) { return p.*field.user = FH_TOP_LEFT, std::string(); },
-                           [&](TypeField field) -> std::string {
-                             if (word.value.starts_with('=') && read_type(word.value.substr(1), p.*field.user))
-                               return {};
-                             return text("a type is expected: {}DTYPE, with {}.", option.word, type_words);
-                           },
-                           [&](CountField field) { return read_count(option, word.value, p.*field.user); },
-                           [&](SeedField field) { return read_number(word.value, p.*field.user); },
-                           [&](FactorField field) { return read_number(word.value, p.*field.user); },
-                           [&](FlagField field) { return p.*field.user = 1, std::string(); }},
-                      option.field);
+    if (word.value.starts_with('_')) break;  // page_size16 begins as pageN does
+    std::string wrong = read_value(option, word.value, p);
+    if (wrong.empty()) return {};
+    if (!wrong.ends_with('.')) wrong += text(": {}.", form_of(option));
+    return wrong + corrected(option, word.value);
   }
-  std::vector<std::string_view> known;
-  for (const Option& option : options())
-    if (!std::holds_alternative<OpField>(option.field)) known.push_back(option.key());
-  const std::string_view near = near_word(word.value.empty() ? word.all : word.key, known);
-  return text("this word is unknown.{} {}.", near.empty() ? "" : text(" Did you mean {}?", near), grammar);
+  const std::string meant = meant_words(word.all);
+  if (meant.empty()) return text("this word is unknown. {}.", grammar);
+  return text("this word is unknown. Did you mean {}? docs/options.md has all words.", meant);
 }
 
 bool read_type(std::string_view word, fh_dtype& type) {

@@ -133,7 +133,7 @@ constexpr std::array others{
            .shown = [](const Problem& p) { return p.kv_is_packed(); },
            .least = 0,
            .below = not_negative,
-           .elsewhere = "a cache is not packed. Set total_kv to 0, and seq_kv to the rows of a sequence.",
+           .elsewhere = "a cache is not packed. Set total_kv to 0; seq_kv is the rows of a sequence.",
            .sentence = "with varlen, the rows of the packed k and v; 0 with page_size"},
     Option{.name = "seqused",
            .field = Place{&fh_problem::seqused, &Problem::seqused},

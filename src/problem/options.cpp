@@ -42,6 +42,19 @@ std::string value_of(const Option& option, const fh_problem& p) {
       option.field);
 }
 
+std::string form_of(const Option& option) {
+  if (option.word == "window") return "windowL,R";
+  return text("{}{}", option.word,
+              std::visit(
+                  []<class User, class Own>(Place<User, Own>) {
+                    if constexpr (std::is_same_v<Own, Dtype>) return "DTYPE";
+                    if constexpr (std::is_same_v<Own, float>) return "X";
+                    if constexpr (std::is_same_v<Own, int64_t> || std::is_same_v<Own, uint32_t>) return "N";
+                    return "";
+                  },
+                  option.field));
+}
+
 void copy_options(const fh_problem& from, Problem& to) {
   for (const Option& option : options())
     std::visit(

@@ -98,6 +98,7 @@ std::span<const Option> options();  // one a field, in the order of the line
 bool is_given(const Option&, const fh_problem&);
 bool is_shown(const Option&, const Problem&);            // in a line
 std::string value_of(const Option&, const fh_problem&);  // as messages have it
+std::string form_of(const Option&);                      // "hqN", "chunk=N", "scaleX", "kv=DTYPE", "causal"
 
 // Field by field, as they stand; what depends on other fields is filled in by those who call these.
 void copy_options(const fh_problem& from, Problem& to);

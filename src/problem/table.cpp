@@ -82,9 +82,9 @@ constexpr const char* backward = "backward pass";
 constexpr const char* set_backward = "op to FH_BACKWARD";
 constexpr const char* scale_values = "what the stored values are multiplied by";
 constexpr const char* means_of_rows = "mean of the rows of each sequence, which is subtracted before quantisation";
-constexpr const char* quantise = "op that quantises";
+constexpr const char* quantise = "8-bit copies";
 constexpr const char* set_quantise = "op to FH_QUANTISE";
-constexpr const char* append = "op that appends";
+constexpr const char* append = "new rows to append";
 constexpr const char* set_append = "op to FH_APPEND";
 constexpr const char* used_rows = "how many rows of each sequence count, batch values";
 

@@ -62,11 +62,15 @@ namespace {
 // Options demand tensors, and a tensor without its option would be ignored in silence: both are refused. The strided
 // ones must have memory where they have elements, see wrong_view.
 std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, const fh_tensor& given) {
-  if (tensor.view == &Views::cu_seqlens_kv && p.paged() && given.data)
+  if (tensor.view == &Views::cu_seqlens_kv && p.paged() && !p.appends() && given.data)
     return text(
         "cu_seqlens_kv is set and page_size is {}; block_table says where the rows of a sequence are. Leave "
         "cu_seqlens_kv NULL, and give the lengths in seqused_kv.",
         p.page_size);
+  if (tensor.view == &Views::cu_seqlens_kv && p.appends() && p.varlen && given.data)
+    return "cu_seqlens_kv is set and op is FH_APPEND; cu_seqlens_q is of k and v too, and a cache is not packed. "
+           "Leave "
+           "cu_seqlens_kv NULL.";
   if (use == Use::absent && given.data && !*tensor.option)
     return text("{0} is set, but op is {1}, which has no {0}. Leave {0} NULL.", tensor.name, name_of(p.op));
   if (use == Use::absent && given.data && tensor.view == &Views::block_table && p.paged())
@@ -82,7 +86,7 @@ std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, cons
     return text("{} is NULL; a problem with {} needs {}. Set it.", tensor.name,
                 // lse is the one without an option
                 *tensor.option ? tensor.option
-                : p.backward() ? "backward pass"
+                : p.backward() ? "a backward pass"
                                : "accumulate",
                 tensor.holds);
   return {};

@@ -153,8 +153,10 @@ Finding types(const fh_problem& p) {
   if (t.o != t.q && !is_8_bit(t.kv) && !merges(p))
     return not_computed(text(
         "dtype_o is {} and dtype is {}; o is of another type only where k and v are 8-bit, or with accumulate. Set "
-        "dtype_o to FH_USUAL; to merge calls, set accumulate in the first one too, with o = 0 and lse = -inf.",
-        name_of(t.o), name_of(t.q)));
+        "dtype_o to FH_USUAL; {}.",
+        name_of(t.o), name_of(t.q),
+        p.op == FH_BACKWARD ? "round o to the type of q, also where calls were merged in f32"
+                            : "to merge calls, set accumulate in the first one too, with o = 0 and lse = -inf"));
   if (is_8_bit(t.kv) && p.op == FH_BACKWARD)
     return not_computed(
         text("{} is {} and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v.",
@@ -299,8 +301,8 @@ Finding merging(const fh_problem& p) {
         p.accumulate, p.op == FH_BACKWARD ? ", grad_o before the first one" : "");
   if (!merges(p) || !p.sink) return {};
   return text(
-      "accumulate is {} and sink is set; each call would put it into the denominator again. Set sink to 0, and lse "
-      "to the sinks and o to 0 before the first call.",
+      "accumulate is {} and sink is set; each call would put it into the denominator again. Set sink to 0, and "
+      "begin with lse = the sinks and o = 0.",
       p.accumulate);
 }
 

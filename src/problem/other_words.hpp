@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// problem: what people write in a line who know the words of other libraries, of the C interface or of frameworks.
+// Messages name our word for it; a line itself is read to the letter.
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace froghopper {
+
+// "dN", "kv=DTYPE", "windowL,R": a word of a line that the user's word means, or two. "" where that cannot be told.
+std::string meant_words(std::string_view word);
+// Of the second word, and after kv= and others: "bf16" for "bfloat16". fp8 may mean two types.
+std::string meant_type(std::string_view word);
+// Of the first word: "fwd" for "forward".
+std::string meant_operation(std::string_view word);
+
+}  // namespace froghopper
