@@ -8,10 +8,6 @@ namespace froghopper::check {
 
 namespace {
 
-// On either side of every tensor. More than a whole tile of the largest kernel (256 rows of 512 bytes is 128 KiB), so
-// that a tile stored without a bound stays within it and is seen.
-constexpr size_t guard_bytes = 128 << 10;
-
 // A tensor may be left out: lengths of one side where the case says only those of the other, and grad_lse.
 bool is_there(const Case& c, const Tensor& tensor) {
   const bool one_side = c.used_q.empty() != c.used_kv.empty();

@@ -236,8 +236,7 @@ const struct {
      "batch to 1 and seq_q to the number of rows."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 page16 pages2 slots",
      "seq_kv is 9, page_size is 16 and slots is 1; slots count the rows of the pool, not of a sequence. Set seq_kv "
-     "to "
-     "0."},
+     "to 0."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 rotary65 rows9",
      "rotary_dim must be even and at most dim_qk, 64, as it counts columns of q and k, in pairs, but is 65. Use an "
      "even number from 0 to 64."},

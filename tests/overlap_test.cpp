@@ -131,9 +131,8 @@ const Shared all_shared[] = {
      "lse at 0x400000040 to 0x40000193f and o at 0x400000000 to 0x400063fff have memory in common; both are "
      "written. Give lse its own memory, or check the strides and sizes of both."},
     {packed, [](fh_tensors& t) { t.cu_seqlens_kv = inside<int32_t>(t.o, 64); },
-     "o at 0x400000000 to 0x40007cfff and cu_seqlens_kv at 0x400000040 to 0x40000004f have memory in common; o "
-     "is written while cu_seqlens_kv is still read. Give o its own memory, or check the strides and sizes of "
-     "both."},
+     "o at 0x400000000 to 0x40007cfff and cu_seqlens_kv at 0x400000040 to 0x40000004f have memory in common; o is "
+     "written while cu_seqlens_kv is still read. Give o its own memory, or check the strides and sizes of both."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 seqused", [](fh_tensors& t) { t.seqused_kv = inside<int32_t>(t.o, 64); },
      "o at 0x400000000 to 0x400031fff and seqused_kv at 0x400000040 to 0x400000047 have memory in common; o is "
      "written while seqused_kv is still read. Give o its own memory, or check the strides and sizes of both."},
@@ -147,9 +146,8 @@ const Shared all_shared[] = {
      [](fh_tensors& t) {
        t.alibi_slopes = {t.lse + 8, 0, 0, 1};
      },
-     "lse at 0x500000000 to 0x5000018ff and alibi_slopes at 0x500000020 to 0x50000003f have memory in common; "
-     "lse is written while alibi_slopes is still read. Give lse its own memory, or check the strides and sizes "
-     "of both."},
+     "lse at 0x500000000 to 0x5000018ff and alibi_slopes at 0x500000020 to 0x50000003f have memory in common; lse is "
+     "written while alibi_slopes is still read. Give lse its own memory, or check the strides and sizes of both."},
     {"fwd bf16 kv=e4m3 b2 hq8 hkv2 sq100 skv200 d64",
      [](fh_tensors& t) {
        t.scale_k = {t.lse + 8, 0, 0, 0};

@@ -253,5 +253,21 @@ TEST(Append, RefusesTablesWhoseRowsOverlap) {
   }
 }
 
+TEST(Append, RefusesOneRowOfTheBlockTableForAllSequences) {
+  const Problem p = problem_of("append bf16 b2 hq1 hkv1 sq3 skv64 d64 page16 pages9");
+  fh_tensors t = tensors_of(p);
+  t.o = t.v = {};
+  t.lse = nullptr;
+  t.q_out = {somewhere<void>(26), 3 * 64, 64, 64};
+  t.cache_k = {somewhere<void>(27), 16 * 64, 64, 64};
+  ASSERT_TRUE(bind(p, t)) << bind(p, t).failure().text;
+  t.block_table.stride_batch = 0;
+  const auto views = bind(p, t);
+  ASSERT_FALSE(views);
+  EXPECT_EQ(views.failure().text,
+            "block_table.stride_batch is 0, but there are 2 sequences, whose new rows would go to the same pages. "
+            "Without gaps stride_batch is 4 and stride_seq is 1.");
+}
+
 }  // namespace
 }  // namespace froghopper

@@ -49,8 +49,7 @@ TEST(problem, causal_is_a_window_that_ends_beside_the_query) {
 TEST(problem, a_line_has_every_option_in_its_order) {
   const std::string all =
       "bwd f16 b3 hq8 hkv4 sq100 skv200 d128 dv64 varlen tq250 tkv500 seqused window64,-1 chunk=512 topleft "
-      "scale0.25 "
-      "softcap30 sink alibi det acc sms64";
+      "scale0.25 softcap30 sink alibi det acc sms64";
   const auto p = Problem::parse(all);
   ASSERT_TRUE(p) << p.failure().text;
   EXPECT_EQ(p->line(), all);

@@ -49,8 +49,7 @@ const struct {
      "op is 0, which names no operation. Use FH_FORWARD, FH_BACKWARD, FH_QUANTISE or FH_APPEND."},
     {[](fh_problem& p) { p.rotate = 1; },
      "rotate is 1 and op is FH_FORWARD; q and k are rotated when they are quantised. Set op to FH_QUANTISE, or "
-     "rotate to "
-     "0."},
+     "rotate to 0."},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.rotate_seed = 5; },
      "rotate_seed is 5 and rotate is 0; nothing is rotated. Set rotate, or rotate_seed to 0."},
     {[](fh_problem& p) { p.op = FH_QUANTISE; },
@@ -70,8 +69,7 @@ const struct {
      "smooth is 1 and softcap is 20; what the scores of all keys have in common is lost in a softmax, but not in a "
      "tanh. Set one of them to 0."},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.max_logit = 2; },
-     "max_logit is 2 and op is FH_QUANTISE; only the forward pass computes it. Set op to FH_FORWARD, or max_logit "
-     "to "
+     "max_logit is 2 and op is FH_QUANTISE; only the forward pass computes it. Set op to FH_FORWARD, or max_logit to "
      "0."},
 };
 

@@ -58,20 +58,17 @@ const BadProblem bad_problems[] = {
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dim_qk = 60, p.dim_v = 81; },
      "dim_qk is 60 and dim_v is 81; head dims are multiples of 8 from 8 to 512. Pad q and k with zero columns to 64, "
-     "v "
-     "to 88, and set scale to 1/sqrt(60); o has 88 then, and the last ones are zero.",
+     "v to 88, and set scale to 1/sqrt(60); o has 88 then, and the last ones are zero.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dim_v = -8; },
      "dim_v is -8; head dims are multiples of 8 from 8 to 512. Use 0 for the same as dim_qk."},
     {[](fh_problem& p) { p.dim_v = 520; },
      "dim_v is 520; head dims are multiples of 8 from 8 to 512. Compute o in slices of v's columns, each with the "
-     "same "
-     "q and k.",
+     "same q and k.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dim_v = 60; },
      "dim_v is 60; head dims are multiples of 8 from 8 to 512. Pad v with zero columns to 64; o has 64 then, the "
-     "last "
-     "ones zero.",
+     "last ones zero.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.total_q = 10; },
      "total_q is 10 without varlen; only packed sequences have a total. Set varlen or leave it 0."},
@@ -92,9 +89,20 @@ const BadProblem bad_problems[] = {
      "invariant is 3 and op is FH_BACKWARD; only the forward pass has it. Set op to FH_FORWARD, or invariant to 0.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { set_raw(p.dtype_kv, 6); },
-     "dtype_kv is 6, which names no type. Use FH_USUAL, FH_F16, FH_BF16, FH_F32, FH_E4M3 or FH_E5M2."},
+     "dtype_kv is 6, which names no type. Use FH_USUAL for that of q, FH_E4M3 or FH_E5M2."},
     {[](fh_problem& p) { set_raw(p.dtype_o, -1); },
-     "dtype_o is -1, which names no type. Use FH_USUAL, FH_F16, FH_BF16, FH_F32, FH_E4M3 or FH_E5M2."},
+     "dtype_o is -1, which names no type. Use FH_USUAL, FH_F16, FH_BF16 or FH_F32."},
+    {[](fh_problem& p) { p.op = FH_BACKWARD, set_raw(p.dtype, 9); },
+     "dtype is 9, which names no type. Use FH_F16, FH_BF16 or FH_F32."},
+    {[](fh_problem& p) { p.op = FH_BACKWARD, set_raw(p.dtype_kv, 9); },
+     "dtype_kv is 9, which names no type. Use FH_USUAL for that of q."},
+    {[](fh_problem& p) { p.op = FH_QUANTISE, set_raw(p.dtype_kv, 9); },
+     "dtype_kv is 9, which names no type. Use FH_E4M3 or FH_E5M2."},
+    {[](fh_problem& p) { p.op = FH_APPEND, set_raw(p.dtype_norm, 9); },
+     "dtype_norm is 9, which names no type. Use FH_USUAL for dtype, or FH_F32."},
+    {[](fh_problem& p) { p.op = FH_APPEND, p.heads_q = 1, p.heads_kv = 2; },
+     "heads_kv is 2 and heads_q is 1; heads_kv must divide heads_q. Use 1, or heads_q as heads_kv where there is no "
+     "q."},
     {[](fh_problem& p) { p.dtype_kv = FH_F16; },
      "dtype_kv is f16 and dtype is bf16; k and v are of q's type, or of an 8-bit type with q in f16 or bf16. Set "
      "dtype_kv to FH_USUAL, or convert.",
@@ -122,13 +130,11 @@ const BadProblem bad_problems[] = {
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.dim_qk = 72; },
      "dim_qk is 72; head dims of 8-bit k and v are multiples of 16 from 16 to 512. Pad q and k with zero columns to "
-     "80 "
-     "and set scale to 1/sqrt(72); the result does not change.",
+     "80 and set scale to 1/sqrt(72); the result does not change.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype_kv = FH_E5M2, p.dim_v = 528; },
      "dim_v is 528; head dims of 8-bit k and v are multiples of 16 from 16 to 512. Compute o in slices of v's "
-     "columns, "
-     "each with the same q and k.",
+     "columns, each with the same q and k.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype = FH_E4M3, p.dim_qk = 272; },
      "dim_qk is 272; head dims of 8-bit types are multiples of 16 from 16 to 256. Set dim_qk within.",
@@ -180,19 +186,16 @@ const BadProblem bad_problems[] = {
      "softcap must be positive and finite, or 0 for none, but is inf. Use 0 or a positive number."},
     {[](fh_problem& p) { p.batch = huge; },
      "batch 9223372036854775807 x seq_q 100 x heads_q 8 is too large; the bytes of a tensor are counted in 64 bits. "
-     "Set "
-     "the sizes right."},
+     "Set the sizes right."},
     {[](fh_problem& p) { p.seq_kv = huge / 1024; },
      "batch 2 x seq_kv 9007199254740991 x heads_q 8 is too large; the bytes of a tensor are counted in 64 bits. Set "
-     "the "
-     "sizes right."},
+     "the sizes right."},
     {[](fh_problem& p) { p.varlen = 1, p.total_q = huge / 1024; },
      "total_q 9007199254740991 x heads_q 8 is too large; the bytes of a tensor are counted in 64 bits. Set the sizes "
      "right."},
     {[](fh_problem& p) { p.varlen = 1, p.total_kv = huge / 1024; },
      "total_kv 9007199254740991 x heads_q 8 is too large; the bytes of a tensor are counted in 64 bits. Set the "
-     "sizes "
-     "right."},
+     "sizes right."},
     {[](fh_problem& p) { p.dim_qk = 520; },
      "dim_qk is 520; head dims are multiples of 8 from 8 to 512. Set dim_qk within.", FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dim_qk = huge; },
@@ -243,11 +246,9 @@ struct BadLine {
 constexpr char grammar[] =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] "
-    "[smooth] "
-    "[rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [pageN pagesN] [smsN]; or append DTYPE, of these "
-    "[kv=DTYPE], sizes, "
-    "varlen, seqused, pages and smsN, and [slots] [rotaryN rowsN [interleaved] [tables=DTYPE]] [positions] [norm "
-    "[epsX] [weights=DTYPE]] [tokenscales].";
+    "[smooth] [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [pageN pagesN] [smsN]; or append DTYPE, of "
+    "these [kv=DTYPE], sizes, varlen, seqused, pages and smsN, and [slots] [rotaryN rowsN [interleaved] "
+    "[tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]] [tokenscales].";
 
 const BadLine bad_lines[] = {
     {"", "\"\" is no problem. "},

@@ -91,8 +91,14 @@ TEST(run, unknown_targets_are_refused) {
   }
   EXPECT_EQ(fh_plan_create(&p, "b200", &plan), FH_INVALID_PROBLEM);
   EXPECT_NE(std::string(fh_last_error()).find("or a GPU of your own"), std::string::npos) << fh_last_error();
-  EXPECT_EQ(fh_plan_create(&p, "mine", &plan), FH_INVALID_PROBLEM);
-  EXPECT_EQ(std::string(fh_last_error()).find("did you mean"), std::string::npos) << fh_last_error();
+  for (const char* const target : {"mine", "a100", "h800", "gh200"}) {
+    EXPECT_EQ(fh_plan_create(&p, target, &plan), FH_INVALID_PROBLEM) << target;
+    EXPECT_EQ(std::string(fh_last_error()).find("did you mean"), std::string::npos) << fh_last_error();
+  }
+  EXPECT_EQ(fh_plan_create(&p, "mine 0sm", &plan), FH_INVALID_PROBLEM);
+  EXPECT_NE(std::string(fh_last_error()).find("\"0sm\" must be one of a GPU's numbers, each 1 or more."),
+            std::string::npos)
+      << fh_last_error();
   EXPECT_EQ(plan, nullptr);
 }
 

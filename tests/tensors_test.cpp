@@ -171,9 +171,10 @@ const BadTensors bad_tensors[] = {
      "k.data must be at a multiple of 2 bytes, as its elements have so many, but is at address 0x200000001. Align "
      "it."},
     {batched, [](fh_tensors& t) { t.q.stride_head = -64; },
-     "q.stride_head is -64; strides are not negative. Point data to the first element and count up."},
+     "q.stride_head is -64; strides are not negative. Point q.data to the first element and count up."},
     {batched, [](fh_tensors& t) { t.k.stride_batch = huge; },
-     "k.stride_batch is 9223372036854775807 with 1 step; that is past the end of memory. Strides count elements."},
+     "k.stride_batch is 9223372036854775807 with 1 step; that is past the end of memory. Strides count elements, not "
+     "bytes. Without gaps the strides of batch, seq and head are 25600, 128 and 64."},
     {batched,
      [](fh_tensors& t) {
        t.k = {t.k.data, 0, 0, 0};
@@ -185,8 +186,7 @@ const BadTensors bad_tensors[] = {
      "strides of batch, seq and head are 102400, 1024 and 128."},
     {batched, [](fh_tensors& t) { t.o.stride_seq = 8 * 128 - 8; },
      "o.stride_seq is 1016, but 1024 elements lie within one step of it, so rows of o would overlap. Without gaps "
-     "the "
-     "strides of batch, seq and head are 102400, 1024 and 128."},
+     "the strides of batch, seq and head are 102400, 1024 and 128."},
     {batched, [](fh_tensors& t) { t.o.data = t.v.data; },
      "o and v are at the same address 0x300000000; o is written while v is still read. Give o its own memory."},
     {batched, [](fh_tensors& t) { t.lse = static_cast<float*>(t.q.data); },
@@ -197,9 +197,12 @@ const BadTensors bad_tensors[] = {
      "lse must be at a multiple of 4 bytes, as its elements have so many, but is at address 0x1002. Align it."},
     {batched, [](fh_tensors& t) { t.lse_stride_batch = 800, t.lse_stride_seq = 4, t.lse_stride_head = 1; },
      "lse_stride_seq is 4, but 8 elements lie within one step of it, so rows of lse would overlap. Without gaps the "
-     "strides of batch, seq and head are 800, 8 and 1."},
+     "strides of batch, seq and head are 800, 1 and 100."},
+    {batched, [](fh_tensors& t) { t.lse_stride_batch = 100, t.lse_stride_seq = 0, t.lse_stride_head = 100; },
+     "lse_stride_seq is 0, but 1 element lies within one step of it, so rows of lse would overlap. Without gaps the "
+     "strides of batch, seq and head are 800, 1 and 100."},
     {batched, [](fh_tensors& t) { t.lse_stride_batch = 800, t.lse_stride_seq = 8, t.lse_stride_head = -1; },
-     "lse_stride_head is -1; strides are not negative. Point data to the first element and count up."},
+     "lse_stride_head is -1; strides are not negative. Point lse to the first element and count up."},
     {batched, [](fh_tensors& t) { t.lse = nullptr, t.lse_stride_seq = 8; },
      "lse has strides and is NULL; they would be ignored. Set lse, or its strides to 0."},
     {packed, [](fh_tensors& t) { t.cu_seqlens_kv = nullptr; },
@@ -207,8 +210,7 @@ const BadTensors bad_tensors[] = {
      "values. Set it."},
     {batched, [](fh_tensors& t) { t.cu_seqlens_q = somewhere<int32_t>(6); },
      "cu_seqlens_q is set, but the problem has no varlen, so it would be ignored. Set varlen in the problem, or "
-     "leave "
-     "cu_seqlens_q NULL."},
+     "leave cu_seqlens_q NULL."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 seqused", [](fh_tensors& t) { t.seqused_kv = nullptr; },
      "seqused_q and seqused_kv are NULL; a problem with seqused needs one of them. Set one."},
     {batched, [](fh_tensors& t) { t.seqused_q = somewhere<int32_t>(8); },
@@ -216,16 +218,14 @@ const BadTensors bad_tensors[] = {
      "seqused_q NULL."},
     {batched, [](fh_tensors& t) { t.seqused_kv = somewhere<int32_t>(8); },
      "seqused_kv is set, but the problem has no seqused, so it would be ignored. Set seqused in the problem, or "
-     "leave "
-     "seqused_kv NULL."},
+     "leave seqused_kv NULL."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.lse = nullptr; },
      "lse is NULL; a problem with backward pass needs one value for each row and head. Set it."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.grad_o.data = nullptr; },
      "grad_o.data is NULL; it has 2 x 100 x 8 x 64 elements. Point it to them."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 acc", [](fh_tensors& t) { t.grad_k.stride_seq = 64; },
      "grad_k.stride_head is 64, but 12800 elements lie within one step of it, so rows of grad_k would overlap. "
-     "Without "
-     "gaps the strides of batch, seq and head are 25600, 128 and 64."},
+     "Without gaps the strides of batch, seq and head are 25600, 128 and 64."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv100 d64", [](fh_tensors& t) { t.grad_q = t.q; },
      "grad_q and q are at the same address 0x100000000; grad_q is written while q is still read. Give grad_q its own "
      "memory."},
@@ -235,8 +235,7 @@ const BadTensors bad_tensors[] = {
      "grad_sink is NULL; a problem with sink in a backward pass needs one value for each query head. Set it."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink", [](fh_tensors& t) { t.grad_sink = somewhere<float>(15); },
      "grad_sink is set, but the problem has no sink in a backward pass, so it would be ignored. Set op to "
-     "FH_BACKWARD "
-     "and sink in the problem, or leave grad_sink NULL."},
+     "FH_BACKWARD and sink in the problem, or leave grad_sink NULL."},
     {batched, [](fh_tensors& t) { t.grad_o = t.q; },
      "grad_o is set, but the problem has no backward pass, so it would be ignored. Set op to FH_BACKWARD in the "
      "problem, or leave grad_o NULL."},
@@ -316,7 +315,9 @@ struct BadLengths {
 const BadLengths bad_lengths[] = {
     {[](Lengths& l) { l.cu_q[0] = 1; }, "cu_seqlens_q[0] is 1; the first sequence begins at row 0. Set it to 0."},
     {[](Lengths& l) { l.cu_q[2] = 90; },
-     "cu_seqlens_q falls from 100 to 90 after sequence 1; sequences lie end to end. Let it rise."},
+     "cu_seqlens_q falls from 100 to 90 at entry 2; sequences lie end to end. Let it rise."},
+    {[](Lengths& l) { l.cu_kv[1] = 5000; },
+     "cu_seqlens_kv falls from 5000 to 200 at entry 2; sequences lie end to end. Let it rise."},
     {[](Lengths& l) { l.cu_kv[3] = 501; },
      "cu_seqlens_kv[3] is 501 and total_kv is 500; no sequence reaches past the total. Raise the total."},
     {[](Lengths& l) { l.cu_q[1] = 120; },

@@ -28,7 +28,7 @@ Written by `froghopper info --options` from the table that the library goes thro
 not edit. An option is a field of `fh_problem`, and of `froghopper::Problem` in C++. In a problem line
 ([names.md](names.md)) N is a whole number, X any number, L and R those of a window. Then come the arguments of the
 Python functions `froghopper.attention` and its gradients, `froghopper.torch.attention` and `froghopper.jax.attention`;
-and of `froghopper.quantise` and `froghopper.torch.quantise`. Where such a cell is empty, the arrays say it, or the
+and of `quantise` in the same three packages. Where such a cell is empty, the arrays say it, or the
 function does not have it.
 
 """

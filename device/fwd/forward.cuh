@@ -35,7 +35,7 @@
 // Launches  The next kernel of the stream may start (device/ptx/launch.cuh) after the last fetch. With split-KV that
 //           kernel is combine, which is small and waits, so it may start before the first item. (So may any other
 //           kernel after PackGQA in one part, where there is no combine.) A ragged problem may be two launches, the
-//           sequences with many rows first. Then the second one (beside_another) overlaps with the first without
+//           sequences with many rows first. Then the second one (overlaps_another) overlaps with the first without
 //           waiting for it, which is safe for two reasons. The first, which has no combine, lets it start only after
 //           its own wait, so all older kernels have ended and what they wrote is visible. And the two write disjoint
 //           rows, and have counters of tickets and regions of the workspace of their own. The Dispatcher of the second
@@ -170,7 +170,7 @@ struct Forward {
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     // A launch that overlaps with another one waits at its end instead (Launches). Fixed lengths: the Dispatcher finds
     // its first item without reading memory, and waits then.
-    const bool waits_now = V.ragged ? !params.beside_another : warp > 0;
+    const bool waits_now = V.ragged ? !params.overlaps_another : warp > 0;
     if (waits_now) ptx::wait_for_earlier_kernels();
     if (warp < 4) {
       if constexpr (Registers::move) ptx::setmaxnreg_dec<Registers::of_producer>();

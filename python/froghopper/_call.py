@@ -176,14 +176,14 @@ def check_scales_are_there(scales: dict[str, Any], dtypes: Sequence[str]) -> Non
     if len(missing) > 1:
         raise InvalidType(f"{listed(missing)} must be given where {listed([name[-1] for name in missing])} are "
                           f"{dtypes[-1]}, but are None. Use {', '.join(f'{name}=1' for name in missing)} where the "
-                          "numbers stand for themselves.")
+                          "values stand for themselves.")
     for (name, scale), dtype in zip(scales.items(), dtypes): check_scale_is_there(name, scale, name[-1], dtype)
 
 
 def check_scale_is_there(name: str, scale: Any, of: str, dtype: str) -> None:
     """A scale is given where the type has 8 bits, and not elsewhere."""
     if dtype in DTYPES_8_BIT and scale is None:
-        raise InvalidType(f"{name} must be given where {of} is {dtype}, but is None. Use {name}=1 where the numbers "
+        raise InvalidType(f"{name} must be given where {of} is {dtype}, but is None. Use {name}=1 where the values "
                           "stand for themselves.")
     if dtype not in DTYPES_8_BIT and scale is not None:
         raise InvalidType(f"{name} must be None where {of} is {dtype}, as only 8-bit types have scales, but is "

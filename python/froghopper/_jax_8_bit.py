@@ -13,7 +13,7 @@ import numpy as np
 from froghopper._call import (DTYPES, DTYPES_8_BIT, Shape, Types, check_means, check_rank, check_scale_is_there,
                               check_shapes, mean_of, output_of)
 from froghopper._errors import InvalidProblem
-from froghopper._jax_arrays import Given, check_is_array, checked
+from froghopper._jax_arrays import Given, batch_of, check_is_array, checked
 from froghopper._numpy_8_bit import name_of_type
 from froghopper._scales import Scale, scale_of, types_of
 from froghopper._values import check_not_8_bit, number, shown
@@ -42,13 +42,11 @@ def with_scales(arrays: Given, sides: dict[str, Any], of_o: str, max_seqlen_q: i
     """What types and scales put into the problem, and the scales and means in the shapes of Kind.dims_of."""
     q, k, v = (arrays[name] for name in "qkv")
     packed = "cu_seqlens_q" in arrays
-    for name, x in zip("qkv", (q, k, v)): check_rank(name, x.shape, packed)
-    check_shapes(q.shape, k.shape, v.shape)
-    batch, rows_q, rows_kv = q.shape[0], q.shape[1], k.shape[1]
-    if packed:
-        batch = arrays["cu_seqlens_q"].shape[0] - 1
-        rows_q = q.shape[0] if max_seqlen_q is None else max_seqlen_q
-        rows_kv = k.shape[0] if max_seqlen_kv is None else max_seqlen_kv
+    if "block_table" not in arrays:  # else they were looked at with it
+        for name, x in zip("qkv", (q, k, v)): check_rank(name, x.shape, packed)
+        check_shapes(q.shape, k.shape, v.shape)
+    batch, rows_q = batch_of(arrays), q.shape[-3] if max_seqlen_q is None else max_seqlen_q
+    rows_kv = k.shape[-3] if max_seqlen_kv is None else max_seqlen_kv
     scaled = (("scale_q", q, rows_q), ("scale_k", k, rows_kv), ("scale_v", v, rows_kv))
     found: dict[str, Any] = {}
     lie: dict[str, Scale] = {}
@@ -96,5 +94,5 @@ def float32_of(name: str, scale: Any) -> Any:
     narrow = ctypes.c_float(number(name, scale)).value
     if not 2.0**-126 <= narrow <= 2.0**126:  # of an array only the library sees that, when it runs
         raise InvalidProblem(f"{name} must be positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126), but is "
-                             f"{shown(scale)}. Use 1 for numbers that stand for themselves.")
+                             f"{shown(scale)}. Use 1 for values that stand for themselves.")
     return np.full((), narrow, np.float32)

@@ -7,10 +7,11 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from froghopper._call import DTYPES, check_held, slopes_out
+from froghopper._axes import check_pool
+from froghopper._call import DTYPES, check_held, check_rank, slopes_out
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
-from froghopper._values import shown, type_of, whole_number, wrong_shape
-from froghopper._xla import LENGTHS, SCALES
+from froghopper._values import counted, shown, type_of, whole_number, wrong_shape
+from froghopper._xla_kind import LENGTHS, SCALES
 
 Array: TypeAlias = jax.Array
 Given: TypeAlias = dict[str, Array]
@@ -23,6 +24,10 @@ def checked(name: str, array: Any, q: Any, of_o: str = "") -> Array:
     """An array of JAX (or NumPy, which JAX takes too) of the type that this argument has. of_o: the type of o where k
     and v have 8 bits; q, k and v then have types of their own."""
     check_is_array(name, array)
+    if name == "block_table":
+        if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 2: return lengths_of(array)
+        raise InvalidType(f"block_table must be whole numbers, [batch, columns], but is {array.dtype.name} with the "
+                          f"shape {list(array.shape)}. Use int32 and one row for each sequence.")
     if name in LENGTHS:
         if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 1: return lengths_of(array)
         raise InvalidType(f"{name} must be a list of whole numbers, but is {array.dtype.name} with the shape "
@@ -64,6 +69,7 @@ def lengths_of(array: Any) -> Array:
 
 def bounds(arrays: Given, **given: int | None) -> dict[str, Any]:
     """The largest lengths, which only packed sequences have; both cu_seqlens are there or none, equally long."""
+    if "block_table" in arrays: return bounds_in_pages(arrays, **given)
     ends = [name for name in ("cu_seqlens_q", "cu_seqlens_kv") if name in arrays]
     if len(ends) == 1:
         other = {"cu_seqlens_q": "cu_seqlens_kv", "cu_seqlens_kv": "cu_seqlens_q"}[ends[0]]
@@ -82,10 +88,41 @@ def bounds(arrays: Given, **given: int | None) -> dict[str, Any]:
     return {name: None if bound is None else whole_number(name, bound) for name, bound in given.items()}
 
 
+def bounds_in_pages(arrays: Given, max_seqlen_q: int | None, max_seqlen_kv: int | None) -> dict[str, Any]:
+    """The same of k and v in pages, whose rows a block table names: q alone may be packed."""
+    if "cu_seqlens_kv" in arrays:
+        raise InvalidProblem("cu_seqlens_kv is given with block_table, which says where the rows of a sequence are. "
+                             "Leave cu_seqlens_kv out, and give the lengths in seqused_kv.")
+    if "cu_seqlens_q" not in arrays and max_seqlen_q is not None:
+        raise InvalidProblem(f"max_seqlen_q must be None without cu_seqlens_q, but is {shown(max_seqlen_q)}. Leave it "
+                             "out.")
+    check_rank("q", arrays["q"].shape, "cu_seqlens_q" in arrays, "cu_seqlens_q")
+    check_pool(arrays["k"].shape, arrays["v"].shape)
+    if "cu_seqlens_q" in arrays and not arrays["cu_seqlens_q"].shape[0]:
+        raise InvalidProblem("cu_seqlens_q must have one number more than there are sequences, but has 0. Use [0] for "
+                             "no sequence.")
+    table, batch = arrays["block_table"].shape, batch_of(arrays)
+    if table[0] != batch:
+        raise InvalidProblem(f"block_table must have a row for each of {counted(batch, 'sequence')}, but has "
+                             f"{table[0]}. Give it {batch}.")
+    room = table[1] * arrays["k"].shape[1]
+    most = room if max_seqlen_kv is None else whole_number("max_seqlen_kv", max_seqlen_kv)
+    if not 0 <= most <= room:
+        raise InvalidProblem(f"max_seqlen_kv must be from 0 to {room}, the rows of {counted(table[1], 'column')} of "
+                             f"block_table, but is {most}. Give block_table more columns.")
+    return {"max_seqlen_q": None if max_seqlen_q is None else whole_number("max_seqlen_q", max_seqlen_q),
+            "max_seqlen_kv": most}
+
+
+def batch_of(arrays: Given) -> int:
+    """How many sequences there are."""
+    return int(arrays["cu_seqlens_q"].shape[0] - 1 if "cu_seqlens_q" in arrays else arrays["q"].shape[0])
+
+
 def slopes_of(arrays: Given) -> Array:
     """A row for each sequence."""
     slopes, q = jax.lax.stop_gradient(arrays["alibi_slopes"]), arrays["q"]
-    batch = arrays["cu_seqlens_q"].shape[0] - 1 if "cu_seqlens_q" in arrays else q.shape[0]
+    batch = batch_of(arrays)
     if slopes.ndim == 1: slopes = jax.numpy.broadcast_to(slopes, (batch, *slopes.shape))
     if slopes.shape == (batch, q.shape[-2]): return slopes
     raise InvalidTensor("alibi_slopes must have the shape [heads_q] or [batch, heads_q], here "
@@ -100,8 +137,7 @@ def held_arrays(given: Any, with_max_logit: bool) -> Given:
 
 def check_sizes(arrays: Given) -> None:
     """Of seqused, sink and accumulate; the shapes of q, k and v are right."""
-    q = arrays["q"]
-    batch = arrays["cu_seqlens_q"].shape[0] - 1 if "cu_seqlens_q" in arrays else q.shape[0]
+    q, batch = arrays["q"], batch_of(arrays)
     rows = (q.shape[1], q.shape[0]) if q.ndim == 3 else (q.shape[0], q.shape[2], q.shape[1])
     for name, shape in (("seqused_q", (batch,)), ("seqused_kv", (batch,)), ("sink", (q.shape[-2],)),
                         ("o", (*q.shape[:-1], arrays["v"].shape[-1])), ("lse", rows),

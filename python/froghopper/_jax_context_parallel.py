@@ -24,7 +24,7 @@ from froghopper import jax as single
 from froghopper._errors import InvalidProblem
 from froghopper._jax_arrays import vary, varying_alike, varying_axes
 from froghopper._values import flag, plain, shown
-from froghopper._xla import Options
+from froghopper._xla_kind import Options
 
 __all__ = ["attention", "unzigzag", "zigzag"]
 
@@ -188,8 +188,8 @@ def passed_on(setup: Setup, *arrays: Array) -> list[Array]:
 
 
 def pieces(setup: Setup, peer: Any, rows: int) -> list[Piece]:
-    """What this device's rows see of another one's keys. Zigzag: the later half of rows sees the earlier half of keys,
-    and besides either the earlier half of rows does or the later half of rows sees the later half of keys."""
+    """What this device's rows attend to of another one's keys. Zigzag: the later half of rows attends to the earlier
+    half of keys; so does the earlier half of rows, or else the later half of rows attends to the later half too."""
     if not setup.causal: return [Piece(0, rows, 0, rows)]
     earlier = peer < jax.lax.axis_index(setup.axis)
     if not setup.zigzag: return [Piece(0, rows, 0, rows, jnp.where(earlier, rows, 0))]

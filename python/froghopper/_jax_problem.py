@@ -2,16 +2,20 @@
 """What a call of froghopper.jax.attention asks for: its arrays, its options and its results."""
 # JAX has few types, and mypy runs where it is not installed, too.
 # mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call"
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from froghopper._call import check_rank
-from froghopper._errors import Unsupported
+from froghopper._errors import Error, Unsupported
 from froghopper._jax_8_bit import type_of_o, with_scales
 from froghopper._jax_arrays import HELD, Given, bounds, check_sizes, checked, held_arrays, slopes_of
+from froghopper._library_words import in_python
 from froghopper._values import flag, plain
-from froghopper._xla import SCALES, Kind, Options, check_problem
+from froghopper._xla import check_problem
+from froghopper._xla_kind import SCALES, Kind, Options
 
-ARRAYS = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv", "sink")
+ARRAYS = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv", "block_table", "sink")
 OPTIONS = ("causal", "window", "softcap", "scale", "align", "deterministic", "attention_chunk", "invariant", "max_sms")
 
 
@@ -27,6 +31,9 @@ def described(given: dict[str, Any]) -> tuple[Options, tuple[str, ...], Given]:
              **{name: given[name] for name in ("alibi_slopes", "gate")}}
     arrays = {name: checked(name, array, q, of_o) for name, array in found.items()
               if array is not None or name in ("q", "k", "v", *HELD)}
+    if given["block_table"] is not None and ("o" in arrays or return_max_logit):
+        given_too = "accumulate" if "o" in arrays else "return_max_logit"
+        raise Unsupported(f"{given_too} is given with block_table; attention to pages has none. Leave it out.")
     if given["alibi_slopes"] is not None:
         check_rank("q", arrays["q"].shape, given["cu_seqlens_q"] is not None)
         arrays["alibi_slopes"] = slopes_of(arrays)
@@ -57,7 +64,20 @@ def check_derivative(options: Options, arrays: Given) -> None:
     if "o" in arrays:
         raise Unsupported("accumulate is given and a gradient is asked for; what is merged has none. Merge (o, lse) of "
                           "attention(..., return_lse=True) yourself.")
+    if "block_table" in arrays:
+        raise Unsupported("block_table is given and a gradient is asked for; attention to pages has none. Give "
+                          "jax.lax.stop_gradient of every array.")
     if options.types:
         raise Unsupported(f"a gradient is asked for and k is {options.types.kv}; gradients are computed of float16, "
                           "bfloat16 and float32. Multiply q, k and v by their scales in one of these and give no "
                           "scales, or give jax.lax.stop_gradient of every array.")
+
+
+@contextlib.contextmanager
+def in_users_words() -> Iterator[None]:
+    """What the library says when a call runs, in the words of Python. In a program that the user compiles, JAX alone
+    sees it."""
+    try: yield
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, Error) or "fh_attention: " not in str(error): raise
+        raise type(error)(in_python(str(error).replace("fh_attention: ", ""))) from None

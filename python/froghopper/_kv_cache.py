@@ -194,7 +194,7 @@ def check_range(name: str, held: list[int], most: int) -> None:
 def try_once(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, table: Tensor | None,
              cache_leftpad: Tensor | None, max_seqlen_q: int | None, options: dict[str, Any]) -> None:
     """The checks of attention and of the plan, before anything is written: a call of the same kind, of no sequence.
-    What has passed is kept by all that they see."""
+    What has passed once is not checked again: the key is all that the checks look at."""
     if torch.compiler.is_compiling(): return  # there shapes and types are checked when the graph is made
     device = q.device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None

@@ -11,8 +11,8 @@ SENTENCES: list[tuple[str, str]] = [
      r"window must be (left, right), keys before and after, None or -1 for no bound, but its \1 one is \2. Use None "
      r"there."),
     (r"causal is set and window_right is (\d+); .*",
-     r"window must end with 0 or None where causal is True, as a causal query attends to no key after it, but ends "
-     r"with \1. Use window=(left, 0), or causal=False."),
+     r"window must end with 0 or None where causal is True, as a causal query attends to no later key, but ends with "
+     r"\1. Use window=(left, 0), or causal=False."),
     (r"attention_chunk is (-\d+); .*",
      r"attention_chunk must be 0 or more keys, but is \1. Use attention_chunk=0 for none."),
     (r"seq_(q|kv) is (-\d+); sizes are not negative.*",
@@ -47,9 +47,8 @@ SENTENCES: list[tuple[str, str]] = [
     (r"cu_seqlens_(q|kv)\[0\] is (-?\d+); .*",
      r"cu_seqlens_\1 must begin with 0, but begins with \2. If it holds lengths, give their cumulative sums behind a "
      r"0; else use cu_seqlens_\1 - cu_seqlens_\1[0] with the rows from there on."),
-    (r"cu_seqlens_(q|kv) falls from (-?\d+) to (-?\d+) after sequence (\d+); .*",
-     r"cu_seqlens_\1 must not fall, as sequences lie end to end, but falls from \2 to \3 after sequence \4. Let it "
-     r"rise."),
+    (r"cu_seqlens_(q|kv) falls from (-?\d+) to (-?\d+) at entry (\d+); .*",
+     r"cu_seqlens_\1 must not fall, as sequences lie end to end, but falls from \2 to \3 at entry \4. Let it rise."),
     (r"seqused_(q|kv)\[(\d+)\] is (-?\d+) and the sequence has (\d+) rows?; .* (Use .*)",
      r"seqused_\1[\2] must be from 0 to \4, the rows of the sequence, but is \3. \5"),
     (rf"dim_qk is (\d+) and dim_v is (\d+); {COLUMNS}",
@@ -65,7 +64,7 @@ SENTENCES: list[tuple[str, str]] = [
      r"\1 must have strides that are not negative, but that of \2 is \3. Copy it first: numpy.ascontiguousarray(\1) in "
      r"NumPy, \1.contiguous() in PyTorch."),
     (r"(scale_\w) (of .*?) is (\S+); a scale is positive, (from .*?)\. .*",
-     r"\1 must be positive, \4, but that \2 is \3. Use 1 for numbers that stand for themselves."),
+     r"\1 must be positive, \4, but that \2 is \3. Use 1 for values that stand for themselves."),
     (r"scale_tokens is \d+ and invariant is \d+; .*",
      r"invariant must be False where scale_k and scale_v have a scale for each row, but is True. Leave it out, or give "
      r"scales of [batch, heads]."),
@@ -97,7 +96,7 @@ SENTENCES: list[tuple[str, str]] = [
      r"\1 must begin at a multiple of \2 bytes, \3, but is at address \4. Copy it: \1.copy() in NumPy, \1.clone() in "
      r"PyTorch."),
     (r"^o(?=\.stride_\w+ is -?\d+, but )", "out"),
-    (r"(\w+)\.stride_(batch|seq|head) is (-?\d+), but (\d+) elements lie within one step of it, .*",
+    (r"(\w+)\.stride_(batch|seq|head) is (-?\d+), but (\d+) elements? lies? within one step of it, .*",
      r"\1 must have rows that do not overlap, as they are written, but its stride of \2 is \3, and \4 elements lie "
      r"within one step. Use \1.contiguous() in PyTorch, numpy.ascontiguousarray(\1) in NumPy."),
     (r"seqused is set and slots is 1; .*",
@@ -125,7 +124,7 @@ SENTENCES: list[tuple[str, str]] = [
     (r"row (\d+) has position (-?\d+) and rotary_rows is (\d+); .*",
      r"the position of row \1 must be 0 or more and below \3, the rows of rotary_cos, but is \2. Use longer tables."),
     (r"(scale_\w) of head (\d+) is (\S+); numbers are divided by it\. .*",
-     r"\1 must be positive, as numbers are divided by it, but that of head \2 is \3. Use 1 for numbers that stand for "
+     r"\1 must be positive, as values are divided by it, but that of head \2 is \3. Use 1 for values that stand for "
      r"themselves."),
     (r"batch (\d+) x seq_(q|kv) (\d+) x heads_q (\d+) is too large; .*",
      r"max_seqlen_\2 must leave a size that 64 bits can count, but is \3, with \1 sequences and \4 heads. Give the "

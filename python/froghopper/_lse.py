@@ -14,5 +14,5 @@ def lse_by_row_of(q: Shape) -> tuple[tuple[int, ...], tuple[int, int, int]]:
 
 def check_lse_by_row(lse_by_row: bool, accumulate: Any) -> None:
     if lse_by_row and accumulate is not None:
-        raise Unsupported("lse_by_row is given beside accumulate, whose lse is [batch, heads, rows] or [heads, rows] "
+        raise Unsupported("lse_by_row is given with accumulate, whose lse is [batch, heads, rows] or [heads, rows] "
                           "and is what is returned. Leave lse_by_row out.")

@@ -144,47 +144,47 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]
     k, v           [batch, seq_kv, heads_kv, dim], packed [total_kv, heads_kv, dim]; heads_kv divides heads_q, and v may
                    have its own dim
-    causal         a query sees no later key; the last query sees the last key (align="top_left": the first the first)
-    window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
+    causal         no query attends to a later key; the diagonal ends at the last query and key (align="top_left": it
+                   begins at the first ones)
+    window         (left, right): keys that a query attends to before and after its own; None or -1 for no bound
     softcap        scores become softcap tanh(score / softcap); None or 0 for none
     scale          of q k^T, from 0 to 2^127; None for 1/sqrt(dim). 0 makes all keys alike, and so does what float32
                    rounds to 0
     sink           [heads_q] float32: one more logit a head, in the denominator alone
     cu_seqlens_*   [batch + 1] rows where each packed sequence begins, and the end; both or none
-    seqused_*      [batch] how many rows of a sequence count. causal and windows align the last query that counts with
-                   the last key that counts: beside them give both, or align="top_left"
+    seqused_*      [batch] how many rows of a sequence count. With causal or a window the diagonal ends at the last
+                   query and the last key that count; where both sides are padded, give both, or align="top_left"
     return_lse     also the logarithm of the softmax's denominator
     out            where the result goes, and what is returned then; shape of the result, type of q, memory of its own
     max_sms        threads it may use; 0 for all
     max_seqlen_*   packed: an upper bound on the longest sequence; None looks
-    scale_*        8-bit q, k, v: what numbers are multiplied by, float32: one; [batch, heads]; [batch, blocks, heads,
+    scale_*        8-bit q, k, v: what values are multiplied by, float32: one; [batch, heads]; [batch, blocks, heads,
                    1] for 128 rows each; scale_v [batch, 1, heads_kv, dim]; scale_k and _v for each row, k.shape[:-1]
     dtype          "float8_e4m3fn" or "float8_e5m2": what q, k and v hold where they are uint8, for want of ml_dtypes
-    out_dtype      beside 8-bit k and v: the type of o, float16, bfloat16 (the usual one beside 8-bit q) or float32;
+    out_dtype      with 8-bit k and v: the type of o, float16, bfloat16 (the usual one with 8-bit q) or float32;
                    "bfloat16" without ml_dtypes gives its bits as uint16
-    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, the mean of each sequence's rows, which was
-                   subtracted before quantisation; both or none
+    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, the means that smoothing subtracted; both or none
     accumulate     (o, lse) in float32: attention over the keys of earlier calls, which becomes that over these keys
-                   too, as in ring attention, and is what is returned, both whatever return_lse. Begin with o = 0 and
-                   lse = -inf, or the sink. Rows that see no key stay as they are. Without sink and out
+                   too, as in ring attention. Both are returned, whatever return_lse. Begin with o = 0 and lse = -inf,
+                   or the sink. Rows that attend to no key do not change. Without sink and out
     alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
                    top, or -slope |i - j| with align="top_left", after scale and softcap
-    attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
-                   and of it what causal and window leave; 0 for none
-    invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
+    attention_chunk  keys lie in chunks of so many, from the first on; a query attends to the chunk that the diagonal
+                   crosses in its row, as far as causal and window let it; 0 for none
+    invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and other queries it is
                    computed with, as prefill or as decoding: docs/1-math.md.
-    return_max_logit  also [batch, heads_q] float32, the largest score that a row of the sequence gives a key which it
-                   sees, after scale, softcap and slopes; -inf where none sees any, sinks and NaN left out. With
-                   accumulate, which then is (o, lse, max_logit), the larger one of it and what is there
+    return_max_logit  also [batch, heads_q] float32: the largest score of the rows of a sequence, after scale, softcap
+                   and slopes, without sinks and NaN; -inf where no row attends to a key. With accumulate, which then is
+                   (o, lse, max_logit), it is the larger one of it and what is there
     gate           shape and type of o, which is multiplied by 1 / (1 + exp(-gate)) before it is rounded; lse and
                    max_logit are without it. Without accumulate
     lse_by_row     lse is [batch, seq_q, heads_q], packed [total_q, heads_q]. Without accumulate
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, with return_max_logit (o, max_logit) or
-    (o, lse, max_logit). A row that sees no key has o = 0 and lse = -inf, or the sink. Raises TypeError for arguments of
-    a wrong kind, ValueError for shapes, options and memory that do not fit, NotImplementedError; `out` is unwritten
-    then. docs/1-math.md has the mathematics and the bounds.
+    (o, lse, max_logit). A row that attends to no key has o = 0 and lse = -inf, or the sink. Raises TypeError for
+    arguments of a wrong kind, ValueError for shapes, options and memory that do not fit, NotImplementedError; `out` is
+    unwritten then. docs/1-math.md has the mathematics and the bounds.
     """
     if more: too_many("attention", more)
     if others:

@@ -40,7 +40,7 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
               positions: ArrayLike | None = None, norm_q: Array | None = None, norm_k: Array | None = None,
               norm_epsilon: float | None = None, scale_k: ArrayLike | None = None, scale_v: ArrayLike | None = None,
               dtype: str | None = None, max_sms: int = 0) -> Array | None:
-    """Writes new keys and values into a cache, normed, rotated and in 8 bits where that is asked for; q beside them.
+    """Writes new keys and values into a cache, normed, rotated and in 8 bits where that is asked for; q with them.
 
     k, v           new rows, [batch, seq, heads_kv, dim], or [tokens, heads_kv, dim] with cu_seqlens or slot_mapping; v
                    may have its own dim. float16, float32 or ml_dtypes' bfloat16. Each may be None, with its cache
@@ -262,11 +262,11 @@ def scale_of(name: str, given: Any, cache: Array | None, dtype_kv: str) -> Array
     """One for all, one a head, or the caller's own array of one for each row and head, which is written."""
     if cache is None or dtype_kv not in DTYPES_8_BIT:
         if given is None: return None
-        raise InvalidType(f"{name} must be None beside {name[-1]}_cache that is not float8, but is given. Leave it "
+        raise InvalidType(f"{name} must be None with {name[-1]}_cache that is not float8, but is given. Leave it "
                           "out.")
     if given is None:
-        raise InvalidType(f"{name} must be given beside {name[-1]}_cache of {dtype_kv}, as what is stored is a number "
-                          "divided by it, but is None. Give 1 where numbers stand for themselves.")
+        raise InvalidType(f"{name} must be given with {name[-1]}_cache of {dtype_kv}, as what is stored is a number "
+                          "divided by it, but is None. Give 1 where values stand for themselves.")
     rows, heads = cache.shape[:3], cache.shape[2]
     if np.ndim(given) == 3:
         check_is_array(name, given)

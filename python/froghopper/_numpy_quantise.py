@@ -12,7 +12,7 @@ from froghopper._quantise import check_packed, quantiser, run
 
 
 class Quantised(NamedTuple):
-    """q, k and v in 8 bits and what their numbers are multiplied by: [batch, blocks, heads, 1] float32."""
+    """q, k and v in 8 bits and what their values are multiplied by: [batch, blocks, heads, 1] float32."""
     q: Array
     k: Array
     v: Array

@@ -9,9 +9,16 @@ from froghopper._errors import InvalidProblem, InvalidType
 from froghopper._values import flag, shown, whole_number
 
 
-class Quantiser(NamedTuple):
-    """A plan, and what it writes: [batch, blocks, heads, 1] of scale_q, scale_k and scale_v; with smooth [batch, 1,
+class Quantising(NamedTuple):
+    """A problem, and what it writes: [batch, blocks, heads, 1] of scale_q, scale_k and scale_v; with smooth [batch, 1,
     heads_kv, dim] of mean_k and mean_v."""
+    problem: _c.Problem
+    scale_shapes: tuple[Shape, Shape, Shape]
+    mean_shapes: tuple[Shape, ...]
+
+
+class Quantiser(NamedTuple):
+    """The same with the plan for the problem."""
     plan: Plan
     scale_shapes: tuple[Shape, Shape, Shape]
     mean_shapes: tuple[Shape, ...]
@@ -23,8 +30,14 @@ def check_packed(begins_q: Any, begins_kv: Any) -> None:
                              "none.")
 
 
-def quantiser(shapes: tuple[Shape, Shape, Shape], stored: str, dtype: str, target: str, *, packed: Packed | None,
-              seqused: bool, scale_rows: int, rotate: bool, rotate_seed: int, smooth: bool, max_sms: int) -> Quantiser:
+def quantiser(shapes: tuple[Shape, Shape, Shape], stored: str, dtype: str, target: str, **options: Any) -> Quantiser:
+    """options: those of quantising."""
+    problem, scale_shapes, mean_shapes = quantising(shapes, stored, dtype, **options)
+    return Quantiser(plan_of(problem, target), scale_shapes, mean_shapes)
+
+
+def quantising(shapes: tuple[Shape, Shape, Shape], stored: str, dtype: str, *, packed: Packed | None, seqused: bool,
+               scale_rows: int, rotate: bool, rotate_seed: int, smooth: bool, max_sms: int) -> Quantising:
     """Of q, k and v of these shapes, which hold `stored` and become `dtype`."""
     if not isinstance(dtype, str) or dtype not in DTYPES_8_BIT:
         raise InvalidType(f"dtype must be {' or '.join(DTYPES_8_BIT)}, but is "
@@ -37,11 +50,10 @@ def quantiser(shapes: tuple[Shape, Shape, Shape], stored: str, dtype: str, targe
     problem.op, problem.dtype_kv = _c.Op.QUANTISE, DTYPES_8_BIT[dtype]
     problem.scale_rows, problem.smooth = scale_rows, smooth
     problem.rotate, problem.rotate_seed = rotate, rotate_seed if rotate else 0
-    plan = plan_of(problem, target)
     rows = (problem.seq_q, problem.seq_kv, problem.seq_kv)
     of_q, of_k, of_v = ((problem.batch, blocks_of(n, scale_rows), shape[-2], 1) for n, shape in zip(rows, shapes))
     means = tuple((problem.batch, 1, shape[-2], shape[-1]) for shape in shapes[1:]) if smooth else ()
-    return Quantiser(plan, (of_q, of_k, of_v), means)
+    return Quantising(problem, (of_q, of_k, of_v), means)
 
 
 def blocks_of(rows: int, scale_rows: int) -> int:

@@ -27,7 +27,7 @@ def types_of(kv: str, o: str, scales: Sequence[Scale], smooth: bool) -> Types:
     if of_k.tokens != of_v.tokens:
         raise InvalidProblem(SCALES_UNLIKE)
     if of_k.tokens and smooth:
-        raise InvalidProblem("mean_k is given beside a scale_k with a scale of each row; means go with other scales. "
+        raise InvalidProblem("mean_k is given with a scale_k with a scale of each row; means go with other scales. "
                              "Leave mean_k and mean_v out.")
     return Types(kv, o, SCALE_ROWS if any(x.blocked for x in scales) else 0, of_v.columns, smooth, of_k.tokens)
 
@@ -35,7 +35,7 @@ def types_of(kv: str, o: str, scales: Sequence[Scale], smooth: bool) -> Types:
 def scale_of(name: str, shape: Shape, strides: Sequence[int], batch: int, rows: int, heads: int, dim_v: int,
              of_rows: Shape = ()) -> Scale:
     """Of scale_q, scale_k or scale_v of q, k or v with so many sequences, rows at most and heads. strides: in elements.
-    dim_v: 0 but for v. of_rows: of k and v, their shape without columns. InvalidTensor where the shape is none that
+    dim_v: 0 except for v. of_rows: of k and v, their shape without columns. InvalidTensor where the shape is none that
     scales have."""
     blocks = -(-rows // SCALE_ROWS)
     found, by_block, by_column = tuple(shape), (batch, blocks, heads, 1), (batch, 1, heads, dim_v)

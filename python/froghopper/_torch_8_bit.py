@@ -132,13 +132,13 @@ def own_scales(given: Any) -> bool:
     for name, scale, cache in (("scale_k", given.scale_k, given.k_cache), ("scale_v", given.scale_v, given.v_cache)):
         if cache is None or cache.dtype not in FLOAT8:
             if scale is not None:
-                raise InvalidType(f"{name} must be None beside {name[-1]}_cache that is "
+                raise InvalidType(f"{name} must be None with {name[-1]}_cache that is "
                                   f"{'None' if cache is None else name_of(cache.dtype)}, as only float8 has scales, "
                                   "but is given. Leave it out.")
             continue
         if scale is None:
-            raise InvalidType(f"{name} must be given beside {name[-1]}_cache of {name_of(cache.dtype)}, as what is "
-                              "stored is a number divided by it, but is None. Give 1 where numbers stand for "
+            raise InvalidType(f"{name} must be given with {name[-1]}_cache of {name_of(cache.dtype)}, as what is "
+                              "stored is a number divided by it, but is None. Give 1 where values stand for "
                               "themselves.")
         heads, found = cache.shape[2], tuple(scale.shape)
         if scale.dtype != torch.float32 or found not in ((), (1,), (heads,), tuple(cache.shape[:3])):

@@ -80,7 +80,7 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
               rotary_sin: Tensor | None = None, rotary_interleaved: bool = False, positions: Tensor | None = None,
               norm_q: Tensor | None = None, norm_k: Tensor | None = None, norm_epsilon: float | None = None,
               scale_k: Scale = None, scale_v: Scale = None, max_sms: int = 0) -> Tensor | None:
-    """Writes new keys and values into a cache, normed, rotated and in 8 bits where that is asked for; q beside them.
+    """Writes new keys and values into a cache, normed, rotated and in 8 bits where that is asked for; q with them.
 
     k, v           new rows, [batch, seq, heads_kv, dim], or [tokens, heads_kv, dim] with cu_seqlens or slot_mapping; v
                    may have its own dim. Each may be None, with its cache

@@ -117,57 +117,59 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, causal: bool = False,
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32
     k, v           [batch, seq_kv, heads_kv, dim], packed [total_kv, heads_kv, dim]; heads_kv divides heads_q, and v may
                    have its own dim
-    causal         a query sees no later key; the last query sees the last key (align="top_left": the first the first)
-    window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
+    causal         a query attends to no later key. The diagonal ends at the last query and the last key; with
+                   align="top_left" it begins at the first ones
+    window         (left, right): keys that a query attends to before and after its own; None or -1 for no bound
     softcap        scores become softcap tanh(score / softcap); None or 0 for none
     scale          of q k^T; None for 1/sqrt(dim). With 0 all keys that are seen have the same weight
     sink           [heads_q], float32 or 16 bits: one more logit a head, in the denominator alone
     cu_seqlens_*   [batch + 1] int32: rows where each packed sequence begins, and the end; both or none
     max_seqlen_*   packed: an upper bound on the longest sequence; None looks, on the CPU alone
-    seqused_*      [batch] int32: how many rows of a sequence count, the first ones; other rows of q get o = 0. Corners
-                   are those of rows that count: with causal or window the last query that counts is level with the
-                   last key that does. Where keys and queries are padded alike, give both, or align="top_left"
+    seqused_*      [batch] int32: how many rows of a sequence count, the first ones; other rows of q get o = 0. With
+                   causal or a window the diagonal ends at the last query and the last key that count; where both sides
+                   are padded, give both, or align="top_left"
     return_lse     also the logarithm of the softmax's denominator
     deterministic  gradients are the same bits in every run, also after torch.use_deterministic_algorithms(True); o
                    always is
     out            where the result goes, and what is returned then; without gradients
     max_sms        SMs or threads it may use; 0 for all
-    scale_*        q, k and v may be float8_e4m3fn or float8_e5m2, or k and v beside q in float16 or bfloat16: what
-                   their numbers are multiplied by: a number, or float32 [] for one; [batch, heads]; [batch, blocks,
+    scale_*        q, k and v may be float8_e4m3fn or float8_e5m2, or k and v with q in float16 or bfloat16: what
+                   their values are multiplied by: a number, or float32 [] for one; [batch, heads]; [batch, blocks,
                    heads, 1] for blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim];
-                   scale_k and scale_v for each row, shaped as k without its columns (on a GPU beside 16-bit q). No
+                   scale_k and scale_v for each row, shaped as k without its columns (on a GPU with 16-bit q). No
                    gradients
-    out_dtype      beside 8-bit k and v: the type of o; None for that of q, or bfloat16 beside 8-bit q
-    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, the mean of each sequence's rows, which was
-                   subtracted before quantisation; both or none
+    out_dtype      with 8-bit k and v: the type of o; None for that of q, or bfloat16 with 8-bit q
+    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, the mean of each sequence, which was subtracted before
+                   it was quantised; both or none
     accumulate     (o, lse) in float32: attention over the keys of earlier calls, which becomes that over these keys
                    too, as in ring attention. The pair itself is returned, whatever return_lse says. Begin with o = 0
-                   and lse = -inf, or the sink. Rows that see no key stay as they are. Without sink, out and gradients
+                   and lse = -inf, or the sink. Rows that attend to no key do not change. Without sink, out and
+                   gradients
     alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
                    top, or -slope |i - j| with align="top_left", after scale and softcap. They have no gradient
-    attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
-                   and of it what causal and window leave; 0 for none
-    invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
+    attention_chunk  keys lie in chunks of so many, from the first on; a query attends to the chunk that the diagonal
+                   crosses in its row, as far as causal and window let it; 0 for none
+    invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and other queries it is
                    computed with, as prefill or as decoding: docs/1-math.md. Gradients are as without it
-    return_max_logit  also [batch, heads_q] float32, the largest score that a row of the sequence gives a key which it
-                   sees, after scale, softcap and slopes, as QK-clip needs it; -inf where none sees any, sinks and NaN
-                   left out. It has no gradient; o and lse have theirs. With accumulate, which then is (o, lse,
-                   max_logit) and is returned as such, the larger one of it and what is there
+    return_max_logit  also [batch, heads_q] float32: the largest score of the rows of a sequence, after scale, softcap
+                   and slopes, without sinks and NaN; -inf where no row attends to a key. QK-clip needs it. It has no
+                   gradient; o and lse have theirs. With accumulate, which then is (o, lse, max_logit) and is returned
+                   as such, it is the larger one of it and what is there
     gate           shape and type of o, which is multiplied by 1 / (1 + exp(-gate)) before it is rounded, as in gated
                    attention; lse and max_logit are without it. It has a gradient, except with block_table. Without
                    accumulate
-    lse_by_row     lse is [batch, seq_q, heads_q], packed [total_q, heads_q]: the numbers of a row lie together. Where
+    lse_by_row     lse is [batch, seq_q, heads_q], packed [total_q, heads_q]: the values of a row lie together. Where
                    nothing requires a gradient it is written so, else copied. Without accumulate
     block_table    [batch, columns] int32: k and v are a pool [pages, page_size, heads_kv, dim], as paged_attention has
                    it; without gradients
 
     Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of q; with return_lse (o, lse), lse
     [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, differentiable too; with
-    return_max_logit (o, max_logit) or (o, lse, max_logit). A row that sees no
-    key has o = 0 and lse = -inf, or the sink. Under autocast q, k and v are cast to its type, as by PyTorch's attention
-    itself. Raises TypeError for arguments of a wrong kind, ValueError for shapes, options, devices and memory that do
-    not fit, NotImplementedError for what nothing computes, RuntimeError from GPUs; `out` is unwritten then.
-    docs/1-math.md and docs/8-backward.md have the mathematics and the bounds.
+    return_max_logit (o, max_logit) or (o, lse, max_logit). A row that attends to no key has o = 0 and lse = -inf, or
+    the sink. Under autocast q, k and v are cast to its type, as by PyTorch's attention itself. Raises TypeError for
+    arguments of a wrong kind, ValueError for shapes, options, devices and memory that do not fit, NotImplementedError
+    for what nothing computes, RuntimeError from GPUs; `out` is unwritten then. docs/1-math.md and docs/8-backward.md
+    have the mathematics and the bounds.
     """
     if more: too_many("attention", more)
     if others or block_table is not None:

@@ -3,8 +3,8 @@
 
 What is computed, and how tensors lie, is checked when it is met first and then found by a key that has everything but
 addresses. On a GPU nothing waits, nothing is read on the host, and memory comes from PyTorch's allocator on the current
-stream of the tensors' GPU. No memory outlives its call but for the results: a workspace that is kept would lie in the
-pool of whatever CUDA graph is warmed up or recorded at that time, or be written by two streams at once.
+stream of the tensors' GPU. No memory outlives its call except for the results: a workspace that is kept would lie in
+the pool of whatever CUDA graph is warmed up or recorded at that time, or be written by two streams at once.
 """
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple

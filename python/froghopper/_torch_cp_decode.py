@@ -77,10 +77,10 @@ def decode(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, seqused_kv: Te
                    after them may hold anything, also NaN
     block_table    [batch, columns] int32, as froghopper.torch.paged_attention has it, of this rank's pages
     max_seqlen_kv  with block_table: an upper bound on seqused_kv
-    newest         needed where there are several new rows: whether this rank has the newest rows of the cache, those
-                   of the new queries, as the last ones of its part. Query i of n then sees all but the last n - 1 - i
-                   rows of that part, and all rows of other ranks. True, False, or [batch] bool for each sequence.
-                   False on every rank: each query sees every row
+    newest         needed where there are several new rows: whether this rank has the newest rows of the cache, those of
+                   the new queries, as the last ones of its part. Query i of n then attends to all rows of that part
+                   except for the last n - 1 - i, and to all rows of other ranks. True, False, or [batch] bool for each
+                   sequence. False on every rank: each query attends to every row
     scale, softcap as for froghopper.torch.attention
     sink           [heads_q], float32 or 16 bits, of the heads of q; counted once. With heads="all" the same on every
                    rank

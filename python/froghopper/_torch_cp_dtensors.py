@@ -88,7 +88,7 @@ def check_placed(q: Any, k: Any) -> None:
 
 
 def local_side(x: Any, mesh: Any, placements: Any) -> Any:
-    """sink or slopes of this rank: a plain tensor as it is; a DTensor's gradients are partial where ranks see rows of
+    """sink or slopes of this rank: a plain tensor as it is; a DTensor's gradients are partial where ranks have rows of
     their own."""
     from torch.distributed.tensor import DTensor, Partial, Shard
     if x is None or not isinstance(x, DTensor): return x

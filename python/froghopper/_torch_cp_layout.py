@@ -3,8 +3,8 @@
 
 A sequence is cut into chunks whose lengths differ by one at most. "contiguous" makes a chunk for each rank; "zigzag"
 makes two, and rank r has chunk r and, counted from the end, chunk r again, so that under a causal mask all ranks have
-equally many pairs of a query and a key that it sees. "by_document" does so with each document of a packed sequence by
-itself: include/froghopper/cp.h has the rule, FH_CP_BY_DOCUMENT.
+equally many pairs of a query and a key that it attends to. "by_document" does so with each document of a packed
+sequence by itself: include/froghopper/cp.h has the rule, FH_CP_BY_DOCUMENT.
 """
 from collections.abc import Sequence
 from itertools import pairwise

@@ -182,7 +182,7 @@ class _RecordedPair(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any: return *gradients(ctx, *grads), *NO_GRADIENTS
 
 
-NO_GRADIENTS = (None,) * 5  # of what apply is given besides q, k, v and sink
+NO_GRADIENTS = (None,) * 5  # of what apply is given withs q, k, v and sink
 # PyTorch's own apply, without Function.apply around it: that looks for transforms of torch.func, as quick() has.
 recorded: Any = super(torch.autograd.Function, _Recorded).apply
 recorded_pair: Any = super(torch.autograd.Function, _RecordedPair).apply

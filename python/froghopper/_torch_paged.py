@@ -114,7 +114,7 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
                    hold anything, also NaN
     max_seqlen_kv  an upper bound on seqused_kv; None for columns * page_size. Plans are made for it
     gate           shape and type of o, any strides: o is multiplied by its sigmoid. Rows of o that belong to no
-                   sequence, do not count or see no key may have anything there, also NaN
+                   sequence, do not count or attend to no key may have anything there, also NaN
 
     All other arguments are those of froghopper.torch.attention. Returns o, shaped as q with the columns of v; with
     return_lse (o, lse), as attention does, and lse_by_row always writes lse so. On the CPU entries of block_table are
@@ -166,11 +166,11 @@ def options_of(*, max_seqlen_q: int | None, max_seqlen_kv: int | None, causal: b
 def from_pages(given: dict[str, Any]) -> Any:
     """froghopper.torch.attention with block_table; given: its arguments."""
     if given["cu_seqlens_kv"] is not None:
-        raise InvalidProblem("cu_seqlens_kv is given beside block_table, which says where the rows of a sequence are. "
+        raise InvalidProblem("cu_seqlens_kv is given with block_table, which says where the rows of a sequence are. "
                              "Leave cu_seqlens_kv out, and give the lengths in seqused_kv.")
     for name, none in (("accumulate", None), ("return_max_logit", False)):
         if given[name] is not none:
-            raise Unsupported(f"{name} is given beside block_table; attention to pages has none. Leave it out.")
+            raise Unsupported(f"{name} is given with block_table; attention to pages has none. Leave it out.")
     beside = ("cu_seqlens_kv", "accumulate", "return_max_logit", "deterministic", "others", "more")
     return paged_attention(**{name: value for name, value in given.items() if name not in beside})
 
@@ -257,7 +257,7 @@ def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, ou
         check_place("out", out, q)
         if out.dtype != o_dtype:
             raise InvalidType(f"out must be {name_of(o_dtype)}, but is {name_of(out.dtype)}. Give another tensor, or "
-                              "out_dtype beside 8-bit k and v.")
+                              "out_dtype with 8-bit k and v.")
         calls.check_shape("out", out, o_shape)
     check_gate(q, v, given, o_dtype)
     gpu, target = calls.target_of(q)

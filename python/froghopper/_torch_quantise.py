@@ -18,7 +18,7 @@ from froghopper._torch_options import bound_of, check_dtype, check_lengths, whol
 
 
 class Quantised(NamedTuple):
-    """q, k and v in 8 bits and what their numbers are multiplied by: [batch, blocks, heads, 1] float32."""
+    """q, k and v in 8 bits and what their values are multiplied by: [batch, blocks, heads, 1] float32."""
     q: Tensor
     k: Tensor
     v: Tensor

@@ -35,9 +35,9 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     key, value     [..., heads_kv, seq_kv, dim]; dimensions before seq broadcast, as PyTorch's do
     attn_mask      None; any mask, even one that is true everywhere, is NotImplementedError: its content would have to
                    be read on the host. attention has causal masks, windows, and seqused_kv for padding: see there
-                   what these are level with
+                   where their diagonal is
     dropout_p      0.0; others are NotImplementedError
-    is_causal      the first query sees the first key, whatever the lengths
+    is_causal      the diagonal begins at the first query and key, whatever the lengths
     scale          None for 1/sqrt(dim); may be negative, which copies query once
     enable_gqa     heads_kv may divide heads
     max_sms        SMs of a GPU, or threads of a CPU, that it may use; 0 for all, on a CPU torch.get_num_threads()

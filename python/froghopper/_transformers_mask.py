@@ -21,12 +21,12 @@ class Mask(BlockMask):
     """What attention_mask hands to attention_forward, through a model that does not look into it. It is a BlockMask by
     name alone: generate prepares masks before it calls the model, which then knows a finished mask by that type.
 
-    causal    the last of the queries sees the last of the keys that count
+    causal    the diagonal ends at the last query and the last key that counts
     window    (left, right), None for no bound
     made_for  (batch, queries, keys): the lengths that it speaks of
-    keys      the end of the rows of k that there are to see; None for all
+    keys      the end of the rows of k that are attended; None for all
     first     where they begin
-    chunk     a query sees keys of its chunk alone, which are counted from the first key that counts; 0 for none
+    chunk     a query attends only to keys of its chunk, which are counted from the first key that counts; 0 for none
     begin     [batch] int32: the first row of k that counts; None for 0
     end       [batch] int32: the end of those that count; None for all
     rows      [batch] int32: how many rows of q count, the first ones; None for all

@@ -54,7 +54,7 @@ def continuous_batching(model: Model, name: str = "froghopper") -> Model:
 
 
 def no_mask(*_: Any, attention_mask: Tensor | None = None, **others: Any) -> None:
-    """Lengths say what a sequence sees."""
+    """Lengths say what a sequence attends to."""
     if attention_mask is not None:
         raise Unsupported("attention_mask is given and the model's attention is that of continuous batching, where "
                           f"lengths say what is seen. {AGAIN}")

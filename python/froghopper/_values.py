@@ -117,7 +117,7 @@ def check_align(align: str) -> None:
     if not isinstance(align, str) or align not in ALIGNS:
         error = InvalidProblem if isinstance(align, str) else InvalidType
         raise error(f"align must be {' or '.join(map(repr, ALIGNS))}, but is {shown(align)}. Use align=\"top_left\" "
-                    "where the first query sees the first key.")
+                    "where the diagonal begins at the first query and key.")
 
 
 def check_window(window: Window | None, causal: bool = False) -> tuple[int, int]:
@@ -135,8 +135,8 @@ def check_window(window: Window | None, causal: bool = False) -> tuple[int, int]
         counts = tuple(None if bound is None else abs(bound) for bound in given)
         raise InvalidProblem("window must be (left, right), keys before and after, None or -1 for no bound, but is "
                              f"{given}. Use window={bounds} for no bound there, or window={counts}.")
-    raise InvalidProblem("window must end with 0 or None where causal is True, as a causal query sees no key after it, "
-                         f"but is {given}. Use window=({bounds[0]}, 0), or causal=False.")
+    raise InvalidProblem("window must end with 0 or None where causal is True, as a causal query attends to no later "
+                         f"key, but is {given}. Use window=({bounds[0]}, 0), or causal=False.")
 
 
 def check_scale(scale: Any, name: str = "scale") -> float:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What froghopper.jax is made of: one call of the library as a function of JAX, with its rules.
 
-    Kind       what a call computes, but for shapes: everything that is known when a program is traced
-    compute    a Kind and arrays -> arrays. Layers from the outside in, each knows only the next:
+    compute    a Kind (_xla_kind.py) and arrays -> arrays. Layers from the outside in, each knows only the next:
       again        a second derivative is refused in words
       batched      jax.vmap: examples become sequences or heads of one larger call
       partitioned  jax.jit over several devices: sequences and heads may be spread, nothing else
@@ -26,9 +25,10 @@ from jax.interpreters import mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from froghopper import _c
-from froghopper._call import Packed, Types, Window, describe, plan_of
+from froghopper._call import plan_of
 from froghopper._errors import LibraryNotFound, NoDevice, Unsupported
 from froghopper._library import library
+from froghopper._xla_kind import LENGTHS, Q_HEADS, ROWS_AND_COLUMNS, Kind
 
 Arrays = tuple[jax.Array, ...]
 Function = Callable[..., Arrays]
@@ -36,90 +36,6 @@ Function = Callable[..., Arrays]
 HANDLERS, TARGET = "libfroghopper_xla.so", "froghopper_attention"
 ALIGNMENT_SPARE = 255  # the handler aligns the workspace to 256 bytes
 NAMED_GPU = "h200"  # what a program is lowered for where GPUs are meant and none is here
-
-# What the dimensions of each array are: examples, rows, keys, heads, columns, ends and used lengths. A head of q is
-# (h g), the g-th of those that share the key head h. First of sequences of equal length, then packed.
-Q_HEADS = "(h g)"
-DIMS = {
-    "q": ("b s (h g) d", "s (h g) d"), "k": ("b t h d", "t h d"), "v": ("b t h e", "t h e"),
-    "o": ("b s (h g) e", "s (h g) e"), "lse": ("b (h g) s", "(h g) s"), "sink": ("(h g)", "(h g)"),
-    "cu_seqlens_q": ("", "m"), "cu_seqlens_kv": ("", "m"), "seqused_q": ("b", "n"), "seqused_kv": ("b", "n"),
-    "alibi_slopes": ("b (h g)", "n (h g)"), "max_logit": ("b (h g)", "n (h g)"),
-    "gate": ("b s (h g) e", "s (h g) e"), "scale_q": ("b c (h g)", "n c (h g)"), "scale_k": ("b u h", "n u h"),
-    "scale_v": ("b u h", "n u h"), "mean_k": ("b h d", "n h d"), "mean_v": ("b h e", "n h e"),
-}
-OF_TOKENS = ("b t h", "t h")  # scales of each row of k and v
-ROWS_AND_COLUMNS = "stdemncu"  # and lengths of packed sequences, blocks of rows of q, k and v: they stay whole
-LENGTHS = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv")
-SCALES = ("scale_q", "scale_k", "scale_v", "mean_k", "mean_v")
-
-
-class Options(NamedTuple):
-    """Of describe, but for what shapes and arrays say. max_seqlen_*: None for as many as there are rows."""
-    causal: bool = False
-    window: Window | None = None
-    softcap: float | None = 0.0
-    scale: float | None = None
-    align: str = "bottom_right"
-    deterministic: bool = False
-    max_seqlen_q: int | None = None
-    max_seqlen_kv: int | None = None
-    attention_chunk: int = 0
-    invariant: bool = False
-    max_sms: int = 0
-    types: Types | None = None
-
-
-class Kind(NamedTuple):
-    """names and results: fields of fh_tensors, of the arrays that are given and of those that come out, in order."""
-    options: Options
-    names: tuple[str, ...]
-    results: tuple[str, ...]
-
-    @property
-    def backward(self) -> bool: return "grad_o" in self.names
-
-    @property
-    def merges(self) -> bool:
-        """The results are what o and lse, which are given, become."""
-        return "o" in self.names and not self.backward
-
-    @property
-    def packed(self) -> bool: return "cu_seqlens_q" in self.names
-
-    def dims_of(self, name: str) -> list[str]:
-        """Names of the dimensions of an array; a gradient has those of what it is the gradient of."""
-        dims, types = DIMS[name.removeprefix("grad_")], self.options.types
-        if types and types.scale_tokens and name in ("scale_k", "scale_v"): dims = OF_TOKENS
-        elif types and types.scale_v_columns and name == "scale_v": dims = DIMS["mean_v"]
-        words = dims[self.packed].replace(Q_HEADS, "hg").split()
-        return [Q_HEADS if word == "hg" else word for word in words]
-
-    def problem(self, arrays: Sequence[Any]) -> _c.Problem:
-        """arrays: anything with shapes and types. Raises what describe raises."""
-        of = dict(zip(self.names, arrays))
-        q, k, v = (of[name].shape for name in "qkv")
-        options = self.options._asdict()
-        longest_q, longest_kv = options.pop("max_seqlen_q"), options.pop("max_seqlen_kv")
-        packed = Packed(of["cu_seqlens_q"].shape[0] - 1, q[0] if longest_q is None else longest_q,
-                        k[0] if longest_kv is None else longest_kv) if self.packed else None
-        return describe(q, k, v, of["q"].dtype.name, backward=self.backward, packed=packed, sink="sink" in of,
-                        seqused="seqused_q" in of or "seqused_kv" in of, accumulate=self.merges,
-                        alibi="alibi_slopes" in of, max_logit="max_logit" in self.results, gate="gate" in of,
-                        **options)
-
-    def result_types(self, arrays: Sequence[Any]) -> list[tuple[tuple[int, ...], Any]]:
-        """Shape and type of each result."""
-        of = dict(zip(self.names, arrays))
-        q, v = of["q"], of["v"]
-        batch = of["cu_seqlens_q"].shape[0] - 1 if self.packed else q.shape[0]
-        shapes = {"o": (*q.shape[:-1], v.shape[-1]), "max_logit": (batch, q.shape[-2]),
-                  "lse": (q.shape[1], q.shape[0]) if self.packed else (q.shape[0], q.shape[2], q.shape[1])}
-        types = self.options.types
-        of_o = jnp.dtype("float32" if self.merges else types.o if types else q.dtype)
-        return [(shapes[name], of_o if name == "o" else jnp.dtype("float32")) if name in shapes
-                else (of[name.removeprefix("grad_")].shape, of[name.removeprefix("grad_")].dtype)
-                for name in self.results]
 
 
 def compute(kind: Kind, arrays: Sequence[jax.Array]) -> Arrays:
@@ -136,6 +52,9 @@ def again(kind: Kind) -> Function:
         if kind.merges:
             raise Unsupported("accumulate is given and a derivative is asked for; what is merged has none. Merge "
                               "(o, lse) of attention(..., return_lse=True) yourself.")
+        if kind.copies:
+            raise Unsupported("q, k and v must be constants to derivatives where they are quantised, but a derivative "
+                              "is asked for. Give jax.lax.stop_gradient of them.")
         raise Unsupported("a derivative of the gradients of froghopper.jax.attention is asked for; it has first "
                           "derivatives alone, in reverse mode. Use plain jax.numpy for the inner function.")
     function.defjvp(refuse)
@@ -145,13 +64,16 @@ def again(kind: Kind) -> Function:
 @functools.lru_cache(maxsize=None)
 def batched(kind: Kind) -> Function:
     """jax.vmap's rule. Examples become further sequences; where they share packed lengths, or have sinks of their own,
-    further heads; where packed examples differ in lengths, they are computed one after the other."""
+    further heads; where packed examples differ in lengths, or have pools of their own, they are computed one after the
+    other."""
     function = custom_vmap(lambda *arrays: tuple(partitioned(kind, *heads_of(kind, arrays))(*arrays)))
 
     def rule(size: int, are_batched: Sequence[bool], *arrays: jax.Array) -> tuple[Arrays, tuple[bool, ...]]:
         of = dict(zip(kind.names, are_batched))
         as_heads = kind.packed or of.get("sink", False) or "grad_sink" in kind.results
-        if as_heads and any(of.get(name, False) for name in LENGTHS): results = one_by_one(kind, are_batched, arrays)
+        own_lengths = as_heads and (kind.paged or any(of.get(name, False) for name in LENGTHS))
+        own_pool = any(is_batched and "z" in kind.dims_of(name) for name, is_batched in of.items())
+        if own_lengths or own_pool: results = one_by_one(kind, are_batched, arrays)
         elif as_heads: results = larger(kind, size, are_batched, arrays, "h")
         else: results = larger(kind, size, are_batched, arrays, "b")
         return results, (True,) * len(results)

@@ -96,11 +96,11 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
     q              [batch, seq_q, heads, dim]
     k, v           [batch, seq_k, heads_k, dim]; heads_k divides heads, and v may have its own dim
     softmax_scale  None for 1/sqrt(dim); 0 makes all keys alike
-    causal         the last query sees the last key, every query before it one key less
-    window_size    (left, right): query i sees keys i + seq_k - seq_q - left to i + seq_k - seq_q + right; negative for
-                   no bound; one number for both, None for no window
-    attention_chunk  query i sees keys of the chunk of so many alone in which key i + seq_k - seq_q lies; 0 for none.
-                   With gradients, which FlashAttention-3 does not have of it
+    causal         the last query attends to all keys, every query before it to one key less
+    window_size    (left, right): query i attends to keys i + seq_k - seq_q - left to i + seq_k - seq_q + right;
+                   negative for no bound; one number for both, None for no window
+    attention_chunk  query i attends only to keys of the chunk, of so many, in which key i + seq_k - seq_q lies; 0 for
+                   none. With gradients, which FlashAttention-3 does not have of it
     softcap        scores become softcap tanh(score / softcap); None, 0 or negative for none, as there
     deterministic  gradients are bit-equal from run to run; the result always is
     *_descale      fp8: [batch, heads_k] float32 or a number, what q, k and v are multiplied by; None for 1
@@ -109,8 +109,8 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
     s_aux          [heads]: one more logit a head, in the denominator alone; float32, and others are cast to it
     block_table    None: pages are read by flash_attn_varlen_func and flash_attn_with_kvcache
 
-    Returns out [batch, seq_q, heads, dim of v]; with return_attn_probs (out, lse [batch, heads, seq_q]). Rows that see
-    no key are 0 and their lse is -inf. Raises TypeError, ValueError, NotImplementedError as the module says.
+    Returns out [batch, seq_q, heads, dim of v]; with return_attn_probs (out, lse [batch, heads, seq_q]). Rows that
+    attend to no key are 0 and their lse is -inf. Raises TypeError, ValueError, NotImplementedError as the module says.
     """
     if (qv is q_descale is k_descale is v_descale is alibi_slopes is s_aux is block_table is None and
             window_size is WHOLE and not (dropout_p or attention_chunk or sm_margin or return_attn_probs) and
@@ -335,13 +335,13 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     max_seqlen_q     packed: an upper bound on the rows of a sequence; max_seqlen_k, of pages: one on cache_seqlens
     out              where the result goes
 
-    Nothing is written before everything is checked. Of tensors on a GPU the numbers are not, but for cache_batch_idx
-    beside k and v, as reading them would wait for it. There nothing outside of the cache is read or written if
+    Nothing is written before everything is checked. Of tensors on a GPU the numbers are not, except for cache_batch_idx
+    with k and v, as reading them would wait for it. There nothing outside of the cache is read or written if
     page_table is right: new rows that have no place in it are dropped, and a sequence has no fewer rows than 0 and no
     more than the cache. One that has none, as with a length of -1, has out = 0 and lse = -inf.
 
     The cache is never copied: with cache_batch_idx or cu_seqlens_q its sequences are read as pages, and with
-    cache_leftpad as packed ones. cache_leftpad beside cache_batch_idx or page_table writes a table, one number a row.
+    cache_leftpad as packed ones. cache_leftpad with cache_batch_idx or page_table writes a table, one number a row.
     Returns out, shaped as q with the columns of v; with return_softmax_lse a tuple of four as FlashAttention-3 does,
     (out, lse, empty, empty): the last two are partial results of splits there, and here there are none.
     """

@@ -25,26 +25,26 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import jax
 
 from froghopper._call import Window, cached
-from froghopper._errors import Error
 from froghopper._jax_arrays import Array, Given, varying_alike
-from froghopper._jax_problem import check_derivative, described, fits, kind_of, results_of
-from froghopper._library_words import in_python
+from froghopper._jax_problem import check_derivative, described, fits, in_users_words, kind_of, results_of
 from froghopper._values import Align
 from froghopper._words import again, too_many
-from froghopper._xla import LENGTHS, SCALES, Options, compute, in_explicit_mesh, is_explicit
+from froghopper._xla import compute, in_explicit_mesh, is_explicit
+from froghopper._xla_kind import SCALES, WHOLE_NUMBERS, Options
 
 if TYPE_CHECKING:
     from froghopper import _jax_context_parallel as context_parallel
     from froghopper._jax_explain import explain
+    from froghopper._jax_quantise import Quantised, Smoothed, quantise
 
-__all__ = ["attention", "context_parallel", "explain"]
+__all__ = ["Quantised", "Smoothed", "attention", "context_parallel", "explain", "quantise"]
 
 
 def __dir__() -> list[str]: return sorted(__all__)
 
 
 Scale: TypeAlias = float | Array | None
-ARGUMENTS = ("q", "k", "v", *LENGTHS, "sink", "o", "lse", "alibi_slopes", "max_logit", "gate", *SCALES)
+ARGUMENTS = ("q", "k", "v", *WHOLE_NUMBERS, "sink", "o", "lse", "alibi_slopes", "max_logit", "gate", *SCALES)
 
 
 @overload
@@ -56,7 +56,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
               scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
-              mean_k: Array | None = ..., mean_v: Array | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., block_table: Array | None = ...,
               return_max_logit: Literal[False] = ...) -> Array: ...
 
 
@@ -69,7 +69,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
               scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
-              mean_k: Array | None = ..., mean_v: Array | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., block_table: Array | None = ...,
               return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
@@ -82,7 +82,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
               scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
-              mean_k: Array | None = ..., mean_v: Array | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., block_table: Array | None = ...,
               return_max_logit: Literal[True]) -> tuple[Array, Array]: ...
 
 
@@ -95,7 +95,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
               scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
-              mean_k: Array | None = ..., mean_v: Array | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., block_table: Array | None = ...,
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
@@ -108,7 +108,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
               scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
-              mean_k: Array | None = ..., mean_v: Array | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., block_table: Array | None = ...,
               return_max_logit: Literal[False] = ...) -> tuple[Array, Array]: ...
 
 
@@ -121,7 +121,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               alibi_slopes: Array | None = ..., attention_chunk: int = ..., invariant: bool = ...,
               max_sms: int = ..., gate: Array | None = ...,
               scale_q: Scale = ..., scale_k: Scale = ..., scale_v: Scale = ..., out_dtype: Any = ...,
-              mean_k: Array | None = ..., mean_v: Array | None = ...,
+              mean_k: Array | None = ..., mean_v: Array | None = ..., block_table: Array | None = ...,
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
@@ -134,15 +134,16 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
               alibi_slopes: Array | None = None, attention_chunk: int = 0, invariant: bool = False,
               return_max_logit: bool = False, max_sms: int = 0, gate: Array | None = None,
               scale_q: Scale = None, scale_k: Scale = None, scale_v: Scale = None, out_dtype: Any = None,
-              mean_k: Array | None = None, mean_v: Array | None = None,
+              mean_k: Array | None = None, mean_v: Array | None = None, block_table: Array | None = None,
               **others: Any) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on CPUs also float32
     k, v           [batch, seq_kv, heads_kv, dim], packed [total_kv, heads_kv, dim]; heads_kv divides heads_q, and v may
                    have its own dim
-    causal         a query sees no later key; the last query sees the last key (align="top_left": the first the first)
-    window         (left, right): keys that a query sees before and after its own; None or -1 for no bound
+    causal         a query attends to no later key. The diagonal ends at the last query and the last key; with
+                   align="top_left" it begins at the first ones
+    window         (left, right): keys that a query attends to before and after its own; None or -1 for no bound
     softcap        scores become softcap tanh(score / softcap); None or 0 for none
     scale          of q k^T, from 0 to 2^127; None for 1/sqrt(dim). 0 makes all keys alike, and so does what float32
                    rounds to 0
@@ -151,42 +152,46 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
                    are not checked
     max_seqlen_*   packed: an upper bound on the longest sequence; None for all rows. A bound near the truth is planned
                    better
-    seqused_*      [batch] int32, how many rows of a sequence count. causal and windows align the last query that counts
-                   with the last key that counts: beside them give both, or align="top_left"
+    seqused_*      [batch] int32, how many rows of a sequence count. With causal or a window the diagonal ends at the
+                   last query and the last key that count; where both sides are padded, give both, or align="top_left"
     return_lse     also the logarithm of the softmax's denominator
     deterministic  gradients are bit-equal from run to run; the forward pass always is
     accumulate     (o, lse) in float32: attention over the keys of earlier calls; what is returned, both whatever
                    return_lse, is that over these keys too, as in ring attention. Begin with o = 0 and lse = -inf, or
-                   the sink. Rows that see no key stay as they are. Without sink and derivatives
+                   the sink. Rows that attend to no key do not change. Without sink and derivatives
     alibi_slopes   [heads_q] or [batch, heads_q] float32: query i's score of key j gets -slope |i + keys - rows - j| on
                    top, or -slope |i - j| with align="top_left", after scale and softcap. What is differentiated takes
                    them for constants
-    attention_chunk  keys lie in chunks of so many, from the first on; a query sees the one alone that it is level with,
-                   and of it what causal and window leave; 0 for none
-    invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and queries beside its own it is
+    attention_chunk  keys lie in chunks of so many, from the first on; a query attends to the chunk that the diagonal
+                   crosses in its row, as far as causal and window let it; 0 for none
+    invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and other queries it is
                    computed with, as prefill or as decoding: docs/1-math.md. Gradients are as without it
-    return_max_logit  also [batch, heads_q] float32, the largest score that a row of the sequence gives a key which it
-                   sees, after scale, softcap and slopes; -inf where none sees any, sinks and NaN left out. It is a
-                   constant to derivatives. With accumulate, which then is (o, lse, max_logit), the larger one of it and
-                   what is there
+    return_max_logit  also [batch, heads_q] float32: the largest score of the rows of a sequence, after scale, softcap
+                   and slopes, without sinks and NaN; -inf where no row attends to a key. It is a constant to
+                   derivatives. With accumulate, which then is (o, lse, max_logit), it is the larger one of it and what
+                   is there
     max_sms        SMs of a GPU, or threads of a CPU, that it may use; 0 for all
     gate           shape and type of o, which is multiplied by 1 / (1 + exp(-gate)) before it is rounded; lse and
                    max_logit are without it. It has a gradient. Without accumulate
-    scale_*        q, k and v may be float8_e4m3fn or float8_e5m2, or k and v beside q in float16 or bfloat16: what
-                   their numbers are multiplied by: a number, or float32 [] for one; [batch, heads]; [batch, blocks,
+    scale_*        q, k and v may be float8_e4m3fn or float8_e5m2, or k and v with q in float16 or bfloat16: what
+                   their values are multiplied by: a number, or float32 [] for one; [batch, heads]; [batch, blocks,
                    heads, 1] for blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim];
-                   scale_k and scale_v for each row, shaped as k without its columns (on a GPU beside 16-bit q). No
+                   scale_k and scale_v for each row, shaped as k without its columns (on a GPU with 16-bit q). No
                    gradients
-    out_dtype      beside 8-bit k and v: the type of o; None for that of q, or bfloat16 beside 8-bit q
-    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, the mean of each sequence's rows, which was
-                   subtracted before quantisation; both or none
+    out_dtype      with 8-bit k and v: the type of o; None for that of q, or bfloat16 with 8-bit q
+    block_table    [batch, columns] int32: k and v are a pool, [pages, page_size, heads_kv, dim], and this is the page
+                   that holds rows column * page_size and on of a sequence. Columns past its last row that counts may
+                   hold anything. seqused_kv says how many rows count, None for all columns; q may be packed, with
+                   cu_seqlens_q alone. Without gradients, accumulate and return_max_logit. Only on CPUs is it checked
+    mean_*         8-bit k, v: [batch, 1, heads_kv, dim] float32, the mean of each sequence, which was subtracted before
+                   it was quantised; both or none
 
     Everything but arrays is static. Returns o [batch, seq_q, heads_q, dim of v], packed [total_q, ...], in the type of
     q; with return_lse (o, lse), lse [batch, heads_q, seq_q] or [heads_q, total_q] in float32, natural logarithm, with
-    return_max_logit (o, max_logit) or (o, lse, max_logit). A row
-    that sees no key has o = 0 and lse = -inf, or the sink. Raises TypeError, ValueError, NotImplementedError while it
-    is traced; what only the numbers show (lengths that do not rise) is a jax.errors.JaxRuntimeError when it runs, with
-    the library's sentence. docs/1-math.md has the mathematics and the bounds.
+    return_max_logit (o, max_logit) or (o, lse, max_logit). A row that attends to no key has o = 0 and lse = -inf, or
+    the sink. Raises TypeError, ValueError, NotImplementedError while it is traced; what only the values show (lengths
+    that do not rise) is a jax.errors.JaxRuntimeError when it runs, with the library's sentence. docs/1-math.md has the
+    mathematics and the bounds.
     """
     if more: too_many("attention", more)
     if others:
@@ -195,12 +200,9 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
     options, results, arrays = described(locals())
     key = (options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
     cached(_fit, key, lambda: fits(options, arrays))
-    found: Array | tuple[Array, ...]
-    try: found = run(options, results, varying_alike(arrays))
-    except (RuntimeError, ValueError) as error:  # in a program that the user compiles, JAX alone sees it
-        if isinstance(error, Error) or "fh_attention: " not in str(error): raise
-        raise type(error)(in_python(str(error).replace("fh_attention: ", ""))) from None
-    return found
+    with in_users_words():
+        found: Array | tuple[Array, ...] = run(options, results, varying_alike(arrays))
+        return found
 
 
 _fit: dict[Hashable, bool] = {}  # what was checked already, so that a call that is not traced costs less
@@ -243,7 +245,7 @@ def backward(options: Options, results: tuple[str, ...], kept: tuple[Given, Arra
     arrays, o, lse = in_order(kept[0]), *kept[1:]
     of_results = dict(zip(results, grads if len(results) > 1 else (grads,)))
     of_results.pop("max_logit", None)  # a constant
-    wanted = tuple("grad_" + name for name in arrays if name not in (*LENGTHS, "alibi_slopes"))
+    wanted = tuple("grad_" + name for name in arrays if name not in (*WHOLE_NUMBERS, "alibi_slopes"))
     given = {**arrays, "o": o, "lse": lse, **{"grad_" + name: x for name, x in of_results.items()}}
     found = dict(zip(wanted, compute(kind_of(options, given, wanted), tuple(given.values()))))
     return {name: found.get("grad_" + name) for name in arrays},
@@ -253,9 +255,11 @@ differentiable.defvjp(forward, backward)
 
 
 def __getattr__(name: str) -> Any:
-    """context_parallel and explain, when they are asked for first; they are made of what is above."""
-    if name not in ("context_parallel", "explain"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: Any = importlib.import_module(f"froghopper._jax_{name}")
-    globals()[name] = found = found.explain if name == "explain" else found
+    """What is made of what is above, when it is asked for first."""
+    if name == "quantize": name = "quantise"  # as other libraries spell it
+    homes = {"context_parallel": "context_parallel", "explain": "explain",
+             **dict.fromkeys(("Quantised", "Smoothed", "quantise"), "quantise")}
+    if name not in homes: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: Any = importlib.import_module(f"froghopper._jax_{homes[name]}")
+    globals()[name] = found = found if name == "context_parallel" else getattr(found, name)
     return found

@@ -8,7 +8,7 @@ batches and decode are one call, from the slots of SGLang's pools, which are rea
 
     pages                 of one slot, as SGLang has them without --page-size, or of any number
     heads and dims        GQA, MQA; head dims that are multiples of 8, up to 512, and V's own
-    caches                float16, bfloat16, e4m3 and e5m2 beside a 16-bit q, with a scale of the tensor or of each
+    caches                float16, bfloat16, e4m3 and e5m2 with a 16-bit q, with a scale of the tensor or of each
                           head; pools of sliding windows beside those of all tokens
     masks and scores      causal and not, sliding windows, chunks (Llama 4), softcap, sinks
     --enable-deterministic-inference    a row's bits depend on its own keys alone

@@ -162,7 +162,7 @@ def read(function: Callable[..., Any]) -> Pattern:
 
 
 def merged(patterns: list[Pattern]) -> Pattern:
-    """What all of them see."""
+    """What all of them attend to."""
     def least(bounds: list[int | None]) -> int | None:
         return min((bound for bound in bounds if bound is not None), default=None)
     sequence = next((pattern.sequence for pattern in patterns if pattern.sequence is not None), None)

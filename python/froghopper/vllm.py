@@ -8,7 +8,7 @@ prefill, decode and the verification of drafts, from pages that are read where t
 
     heads and dims        GQA, MQA; head dims that are multiples of 8, up to 512, and V's own
     caches                [blocks, heads, block, dim of K and V] in any physical order, [2, blocks, block, heads, dim];
-                          float16, bfloat16, e4m3 and e5m2 beside a 16-bit q, with a scale of the tensor or of each
+                          float16, bfloat16, e4m3 and e5m2 with a 16-bit q, with a scale of the tensor or of each
                           head. fp8_per_token_head is e4m3, and each row of a head has scales, which are computed when
                           it is written; only where vLLM asks the backend for the bytes of a row
     masks and scores      causal and not, sliding windows, softcap, sinks, ALiBi; encoders and cross attention

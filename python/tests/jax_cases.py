@@ -18,7 +18,7 @@ if not pathlib.Path(_library.library().path).resolve().with_name("libfroghopper_
 
 import jax.numpy as jnp
 
-from froghopper import _xla
+from froghopper import _xla_kind
 from froghopper.jax import attention
 
 CPU = jax.devices("cpu")
@@ -32,7 +32,7 @@ def on_the_cpu():
 
 def given(case):
     """Keywords of attention: those of NumPy's, lengths as int32, bounds on them."""
-    words = {name: np.asarray(value, np.int32) if name in _xla.LENGTHS else value
+    words = {name: np.asarray(value, np.int32) if name in _xla_kind.LENGTHS else value
              for name, value in case.given().items()}
     if case.packed: words |= dict(max_seqlen_q=max(case.rows), max_seqlen_kv=max(case.keys))
     return words

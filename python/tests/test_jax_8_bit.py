@@ -223,7 +223,7 @@ def test_a_number_that_is_no_scale_is_refused_while_it_is_traced(scale):
 
 @pytest.mark.parametrize("kind", ["one", "heads", "blocks", "heads columns", "rows"])
 def test_on_a_gpu(kind):
-    """Weights are 8-bit there beside 8-bit q."""
+    """Weights are 8-bit there with 8-bit q."""
     device, given = gpu(), scales(kind)[0]
     arrays = stored("float8_e4m3fn")
     if kind == "rows": arrays[0] = drawn(0, SHAPES["q"], "bfloat16") * given.pop("scale_q").astype("bfloat16")

@@ -62,7 +62,7 @@ def test_without_lse_it_changes_nothing():
 def test_beside_accumulate_it_is_refused():
     arrays = dense_arrays()
     held = (np.zeros((BATCH, ROWS, HEADS, DIM), np.float32), np.full((BATCH, HEADS, ROWS), -np.inf, np.float32))
-    with pytest.raises(NotImplementedError, match="lse_by_row is given beside accumulate"):
+    with pytest.raises(NotImplementedError, match="lse_by_row is given with accumulate"):
         froghopper.attention(*arrays, accumulate=held, lse_by_row=True)
     with pytest.raises(TypeError, match="lse_by_row must be"): froghopper.attention(*arrays, lse_by_row="rows")
 

@@ -149,7 +149,7 @@ def test_messages():
             ({"positions": [0] * 12}, "rotary_cos and rotary_sin must be given together, and with positions"),
             ({"norm_q": drawn(DIM), "norm_epsilon": 0.0}, "norm_q must be None without q"),
             ({"norm_k": drawn(8), "norm_epsilon": 0.0}, r"norm_k must have the shape \[64\], but has \[8\]"),
-            ({"scale_k": 1.0}, "scale_k must be None beside k_cache that is not float8"),
+            ({"scale_k": 1.0}, "scale_k must be None with k_cache that is not float8"),
             ({"q_out": drawn(2)}, "q must be given with q_out, but is None")):
         call = dict(k=k, v=v, k_cache=k_cache, v_cache=v_cache, block_table=[[4], [0], [7]], seqused_kv=[3, 0, 2])
         with pytest.raises((TypeError, ValueError, NotImplementedError), match=message): append_kv(**(call | changed))

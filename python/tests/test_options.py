@@ -69,7 +69,7 @@ def test_attention_has_its_arguments_and_no_others(package):
     assert had - NO_OPTIONS - ONLY_HERE[package] == wanted
 
 
-@pytest.mark.parametrize("package", ("numpy", "torch"))
+@pytest.mark.parametrize("package", PACKAGES)
 def test_quantise_has_its_arguments_and_no_others(package):
     assert set(keywords(function(package, "quantise"))) == arguments_of("quantise")
 
@@ -111,7 +111,6 @@ def test_every_overload_has_every_argument(package):
 @pytest.mark.parametrize("package", PACKAGES)
 @pytest.mark.parametrize("name", ("attention", "quantise"))
 def test_the_docstring_has_every_argument(package, name):
-    if name == "quantise" and package == "jax": pytest.skip("froghopper.jax does not quantise")
     of = function(package, name)
     words = set(re.findall(r"^ {0,4}(\w+\*?) +\S", of.__doc__, re.MULTILINE))
     for argument in keywords(of).keys() - {"others"}:
@@ -284,13 +283,15 @@ def test_quantise_reaches_the_line(monkeypatch):
 
 def test_the_handlers_of_xla_know_every_array_of_jax():
     pytest.importorskip("jax", reason="froghopper.jax needs jax, which is not installed")
-    from froghopper import _xla
+    from froghopper import _xla_kind
     handlers = (ROOT / "src" / "xla" / "handlers.cpp").read_text()
-    known = re.findall(r'^    \{"(\w+)", Role::', handlers, re.M)
+    arrays = (ROOT / "src" / "xla" / "arrays.hpp").read_text()
+    known = re.findall(r'^    \{"(\w+)", Role::', arrays, re.M)
     fields = {name for name, _ in _c.Tensors._fields_}
     assert known and set(known) <= fields
     gradients = {f"grad_{name}" for name in ("q", "k", "v", "o", "lse", "sink", "gate")}
-    assert set(_xla.DIMS) | gradients == set(known)
+    copies = {f"quantised_{name}" for name in "qkv"}
+    assert set(_xla_kind.DIMS) | gradients | copies == set(known)
     for attribute in ("problem", "operands", "results"): assert f'"{attribute}"' in handlers
 
 

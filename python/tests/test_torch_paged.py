@@ -178,9 +178,9 @@ def test_attention_takes_pages():
     wanted = paged_attention(q, cache.pool_k, cache.pool_v, cache.table, seqused_kv=cache.used, causal=True)
     given = dict(seqused_kv=cache.used, causal=True, block_table=cache.table)
     assert torch.equal(attention(q, cache.pool_k, cache.pool_v, **given), wanted)
-    with pytest.raises(NotImplementedError, match="return_max_logit is given beside block_table"):
+    with pytest.raises(NotImplementedError, match="return_max_logit is given with block_table"):
         attention(q, cache.pool_k, cache.pool_v, **given, return_max_logit=True)
-    with pytest.raises(ValueError, match="cu_seqlens_kv is given beside block_table"):
+    with pytest.raises(ValueError, match="cu_seqlens_kv is given with block_table"):
         attention(q, cache.pool_k, cache.pool_v, **given, cu_seqlens_kv=cache.used)
 
 
@@ -322,7 +322,7 @@ def test_gate_refused():
         with pytest.raises(error, match=said):
             paged_attention(q, cache.pool_k, cache.pool_v, cache.table, gate=gate, out=out)
     assert (out == 7).all()
-    with pytest.raises(NotImplementedError, match="accumulate is given beside block_table"):
+    with pytest.raises(NotImplementedError, match="accumulate is given with block_table"):
         attention(q, cache.pool_k, cache.pool_v, block_table=cache.table, gate=q, accumulate=held)
     assert "gate" in explain(q, cache.pool_k, cache.pool_v, block_table=cache.table, gate=q, target="h200")
 

@@ -94,6 +94,9 @@ std::string other_word(std::string where) {
 std::string wrong_place(const std::string& where, const Failure& failure) {
   if (const std::string ours = other_word(where); !ours.empty()) return text("here that is \"{}\".", ours);
   constexpr std::array<std::string_view, 5> known = {"auto", "cpu", "hopper", "h100", "h200"};
+  // Nobody who writes one of these has mistyped h100 or h200.
+  constexpr std::array<std::string_view, 8> others = {"a100", "a800", "b100", "b200", "gh200", "h20", "h800", "v100"};
+  if (std::ranges::find(others, where) != others.end()) return failure.text;
   const size_t colon = std::min(where.find(':'), where.size());
   const std::string_view near = near_word(std::string_view(where).substr(0, colon), known);
   if (near.empty() || (colon < where.size() && near != "hopper")) return failure.text;

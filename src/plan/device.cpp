@@ -93,7 +93,8 @@ Result<Device> Device::parse(const std::vector<std::string>& words) {
   if (words.empty()) return unclear("no device is named.");
   Device device = known_device(words[0]);
   for (size_t i = 1; i < words.size(); ++i)
-    if (!read_word(words[i], device)) return unclear(text("\"{}\" says nothing about a GPU.", words[i]));
+    if (!read_word(words[i], device))
+      return unclear(text("\"{}\" must be one of a GPU's numbers, each 1 or more.", words[i]));
   if (device.sms == 0 || device.l2_bytes == 0 || device.clock_mhz == 0 || device.memory_gbps == 0)
     return unclear(text("\"{}\" is no GPU whose numbers are known.", words[0]));
   if (std::string why = beyond_any_gpu(device); !why.empty()) return unclear(std::move(why));

@@ -77,8 +77,7 @@ Finding append_rotary(const fh_problem& p) {
   if (p.rotary_dim > p.dim_qk || p.rotary_dim % 2 != 0)
     return text(
         "rotary_dim must be even and at most dim_qk, {}, as it counts columns of q and k, in pairs, but is {}. Use "
-        "an "
-        "even number from 0 to {}.",
+        "an even number from 0 to {}.",
         p.dim_qk, p.rotary_dim, p.dim_qk);
   constexpr int64_t most = int64_t{1} << 40;  // so that the bytes of a table are counted in 64 bits
   if (p.rotary_dim > 0 && (p.rotary_rows < 1 || p.rotary_rows > most))

@@ -55,11 +55,13 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
                 side.cu_seqlens[0]);
   if (side.cu_seqlens && !side.gaps && side.cu_seqlens[0] != 0)
     return text("cu_seqlens_{}[0] is {}; the first sequence begins at row 0. Set it to 0.", name, side.cu_seqlens[0]);
+  // Before the rules about totals: one entry that is too large makes the list fall behind it.
+  for (int64_t b = 0; b < batch; ++b)
+    if (const Rows rows = rows_of(side, b); rows.extent < 0)
+      return text("cu_seqlens_{} falls from {} to {} at entry {}; sequences lie end to end. Let it rise.", name,
+                  rows.first, rows.first + rows.extent, b + 1);
   for (int64_t b = 0; b < batch; ++b) {
     const Rows rows = rows_of(side, b);
-    if (rows.extent < 0)
-      return text("cu_seqlens_{0} falls from {2} to {3} after sequence {1}; sequences lie end to end. Let it rise.",
-                  name, b, rows.first, rows.first + rows.extent);
     if (side.cu_seqlens && rows.first + rows.extent > side.total)
       return text("cu_seqlens_{}[{}] is {} and total_{} is {}; no sequence reaches past the total. Raise the total.",
                   name, b + 1, rows.first + rows.extent, name, side.total);

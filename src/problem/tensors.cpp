@@ -99,6 +99,14 @@ std::array<Axis, 3> axes_of(const View& view) {
            {"head", view.heads, view.stride_head}}};
 }
 
+// Those of a tensor without gaps, as view_of() has them where no strides are given.
+std::string dense_strides(const Tensor& tensor, const View& view) {
+  const int64_t seq = tensor.field.strided() ? view.heads * view.dim : 1;
+  const int64_t head = tensor.field.strided() ? view.dim : view.seq;
+  return text("Without gaps the strides of batch, seq and head are {}, {} and {}.", view.seq * view.heads * view.dim,
+              seq, head);
+}
+
 // As the user's struct calls it.
 std::string stride_name(const Tensor& tensor, const Axis& axis) {
   return text("{}{}stride_{}", tensor.name, tensor.field.strided() ? "." : "_", axis.name);
@@ -127,15 +135,21 @@ std::string wrong_view(const Problem& p, const Tensor& tensor, Use use, const Vi
   int64_t end = view.dim * element_bytes;  // bytes from data to one past the last element
   for (const Axis& axis : axes_of(view)) {
     if (axis.stride < 0)
-      return text("{} is {}; strides are not negative. Point data to the first element and count up.",
-                  stride_name(tensor, axis), axis.stride);
+      return text("{} is {}; strides are not negative. Point {} to the first element and count up.",
+                  stride_name(tensor, axis), axis.stride, data());
     int64_t step;
     if (__builtin_mul_overflow(axis.extent - 1, axis.stride, &step) ||
         __builtin_mul_overflow(step, element_bytes, &step) || __builtin_add_overflow(end, step, &end) ||
         end > bytes_most)
-      return text("{} is {} with {}; that is past the end of memory. Strides count elements.",
-                  stride_name(tensor, axis), axis.stride, counted(axis.extent - 1, "step"));
+      return text("{} is {} with {}; that is past the end of memory. Strides count elements, not bytes. {}",
+                  stride_name(tensor, axis), axis.stride, counted(axis.extent - 1, "step"),
+                  dense_strides(tensor, view));
   }
+  if (tensor.view == &Views::block_table && p.appends() && view.batch > 1 && view.stride_batch == 0)
+    return text(
+        "block_table.stride_batch is 0, but there are {0} sequences, whose new rows would go to the same pages. "
+        "Without gaps stride_batch is {1} and stride_seq is 1.",
+        view.batch, view.seq);
   if (tensor.view == &Views::block_table && view.seq > 1 && view.stride_seq == 0)
     return text(
         "block_table.stride_seq is 0, but there are {0} columns; all keys would be in one page. Without gaps "
@@ -145,8 +159,7 @@ std::string wrong_view(const Problem& p, const Tensor& tensor, Use use, const Vi
   if (is_rotary && view.seq > 1 && view.stride_seq < view.dim)
     return text(
         "{0}.stride_seq is {1}, but a row has {2} columns, so the rows of {3} positions would overlap. Without gaps "
-        "it "
-        "is {2}, rotary_dim / 2.",
+        "it is {2}, rotary_dim / 2.",
         tensor.name, view.stride_seq, view.dim, view.seq);
   return {};
 }
@@ -160,11 +173,10 @@ std::string rows_overlap(const Tensor& tensor, const View& view) {
   for (const Axis& axis : axes) {
     if (axis.extent == 1) continue;
     if (axis.stride < span)
-      return text(
-          "{0} is {1}, but {2} elements lie within one step of it, so rows of {3} would overlap. Without gaps the "
-          "strides of batch, seq and head are {4}, {5} and {6}.",
-          stride_name(tensor, axis), axis.stride, span, tensor.name, view.seq * view.heads * view.dim,
-          view.heads * view.dim, view.dim);
+      return text("{} is {}, but {} within one step of it, so rows of {} would overlap. {}",
+                  stride_name(tensor, axis), axis.stride,
+                  span == 1 ? "1 element lies" : text("{} elements lie", span), tensor.name,
+                  dense_strides(tensor, view));
     span += (axis.extent - 1) * axis.stride;
   }
   return {};
@@ -176,12 +188,8 @@ std::string all_one_row(const Tensor& tensor, const View& view) {
   constexpr View Views::*rows[] = {&Views::q, &Views::k, &Views::v};
   if (!view.data || std::ranges::find(rows, tensor.view) == std::end(rows)) return {};
   if (view.empty() || (view.seq == 1 && (view.batch == 1 || view.heads == 1))) return {};
-  return text(
-      "all strides of {0} are 0, so its {1} x {2} x {3} rows would be the same one. Without gaps the strides of "
-      "batch, "
-      "seq and head are {4}, {5} and {6}.",
-      tensor.name, view.batch, view.seq, view.heads, view.seq * view.heads * view.dim, view.heads * view.dim,
-      view.dim);
+  return text("all strides of {} are 0, so its {} x {} x {} rows would be the same one. {}", tensor.name, view.batch,
+              view.seq, view.heads, dense_strides(tensor, view));
 }
 
 // Of a quantise problem: each of q, k and v with its copy, its scales and its mean, or without them; and not none of

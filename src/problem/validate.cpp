@@ -69,19 +69,23 @@ Finding known_values(const fh_problem& p) {
   const int32_t op = raw(p.op), align = raw(p.align);
   if (op != FH_FORWARD && op != FH_BACKWARD && op != FH_QUANTISE && op != FH_APPEND)
     return text("op is {}, which names no operation. Use FH_FORWARD, FH_BACKWARD, FH_QUANTISE or FH_APPEND.", op);
+  const char* const of_tables = op == FH_APPEND ? "FH_USUAL for dtype, or FH_F32" : "FH_USUAL";
   const struct {
     const char* name;
-    int32_t value;
-    bool may_be_usual;
-  } all[] = {{"dtype", raw(p.dtype), false},
-             {"dtype_kv", raw(p.dtype_kv), true},
-             {"dtype_o", raw(p.dtype_o), true},
-             {"dtype_rotary", raw(p.dtype_rotary), true},
-             {"dtype_norm", raw(p.dtype_norm), true}};
-  for (const auto& type : all)
-    if (type.value < (type.may_be_usual ? FH_USUAL : FH_F16) || type.value > FH_E5M2)
-      return text("{} is {}, which names no type. Use {}FH_F16, FH_BF16, FH_F32, FH_E4M3 or FH_E5M2.", type.name,
-                  type.value, type.may_be_usual ? "FH_USUAL, " : "");
+    int32_t value, least;
+    const char* taken;  // by this operation
+  } all[] = {
+      {"dtype", raw(p.dtype), FH_F16,
+       op == FH_FORWARD ? "FH_F16, FH_BF16, FH_F32, FH_E4M3 or FH_E5M2" : "FH_F16, FH_BF16 or FH_F32"},
+      {"dtype_kv", raw(p.dtype_kv), FH_USUAL,
+       op == FH_QUANTISE   ? "FH_E4M3 or FH_E5M2"
+       : op == FH_BACKWARD ? "FH_USUAL for that of q"
+                           : "FH_USUAL for that of q, FH_E4M3 or FH_E5M2"},
+      {"dtype_o", raw(p.dtype_o), FH_USUAL, op == FH_FORWARD ? "FH_USUAL, FH_F16, FH_BF16 or FH_F32" : "FH_USUAL"},
+      {"dtype_rotary", raw(p.dtype_rotary), FH_USUAL, of_tables},
+      {"dtype_norm", raw(p.dtype_norm), FH_USUAL, of_tables}};
+  for (const auto& [name, value, least, taken] : all)
+    if (value < least || value > FH_E5M2) return text("{} is {}, which names no type. Use {}.", name, value, taken);
   if (align != FH_BOTTOM_RIGHT && align != FH_TOP_LEFT)
     return text("align is {}, which names no corner. Use FH_BOTTOM_RIGHT or FH_TOP_LEFT.", align);
   if (p.reserved != 0)
@@ -178,12 +182,11 @@ std::string divisors_of(int64_t n) {
 Finding heads(const fh_problem& p) {
   if (p.heads_kv < 1)
     return text(
-        "heads_kv is {}; a problem has at least one key head. Use heads_q, {}, where every query head has its "
-        "own.",
+        "heads_kv is {}; a problem has at least one key head. Use heads_q, {}, where every query head has its own.",
         p.heads_kv, p.heads_q);
   if (p.heads_q % p.heads_kv != 0)
-    return text("heads_kv is {} and heads_q is {}; heads_kv must divide heads_q. Use {}.", p.heads_kv, p.heads_q,
-                divisors_of(p.heads_q));
+    return text("heads_kv is {} and heads_q is {}; heads_kv must divide heads_q. Use {}{}.", p.heads_kv, p.heads_q,
+                divisors_of(p.heads_q), p.op == FH_APPEND ? ", or heads_q as heads_kv where there is no q" : "");
   return {};
 }
 
@@ -254,8 +257,7 @@ std::string wrong_scales_of_tokens(const fh_problem& p) {
   if (p.scale_v_columns)
     return text(
         "scale_tokens is {} and scale_v_columns is {}; v has a scale for each row or for each column. Set one of "
-        "them "
-        "to 0.",
+        "them to 0.",
         p.scale_tokens, p.scale_v_columns);
   return {};
 }
@@ -293,14 +295,12 @@ Finding merging(const fh_problem& p) {
   if (p.accumulate && p.gate)
     return text(
         "accumulate is {} and gate is set; each call would multiply all of o by the gate again, or add all of "
-        "grad_gate "
-        "again. Set gate to 0, and multiply o by the sigmoid after the last call{}.",
+        "grad_gate again. Set gate to 0, and multiply o by the sigmoid after the last call{}.",
         p.accumulate, p.op == FH_BACKWARD ? ", grad_o before the first one" : "");
   if (!merges(p) || !p.sink) return {};
   return text(
       "accumulate is {} and sink is set; each call would put it into the denominator again. Set sink to 0, and lse "
-      "to "
-      "the sinks and o to 0 before the first call.",
+      "to the sinks and o to 0 before the first call.",
       p.accumulate);
 }
 

@@ -10,11 +10,9 @@
 // Only XLA's C interface is used, and of that what its first version had: one binary serves every XLA that says 0.x. It
 // is compiled with the headers of jaxlib 0.6 to 0.12; scripts/wheel tries the oldest and the newest.
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,7 +20,11 @@
 #include <froghopper/froghopper.h>
 #include <xla/ffi/api/c_api.h>
 
+#include "src/xla/arrays.hpp"
+
 namespace {
+
+using namespace froghopper::xla;
 
 constexpr uintptr_t workspace_alignment = 256;  // what fh_plan_run asks for
 constexpr int first_minor_version = 1;          // of XLA's interface, whose structs are all that is used
@@ -33,12 +35,6 @@ struct Wrong {
   std::string text;
   explicit operator bool() const { return code != XLA_FFI_Error_Code_OK; }
 };
-
-std::string joined(std::initializer_list<std::string_view> parts) {
-  std::string text;
-  for (const std::string_view part : parts) text += part;
-  return text;
-}
 
 Wrong invalid(std::string text) { return {XLA_FFI_Error_Code_INVALID_ARGUMENT, std::move(text)}; }
 
@@ -57,158 +53,6 @@ XLA_FFI_Error* error_of(const XLA_FFI_CallFrame& frame, XLA_FFI_Error_Code code,
   XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, text, code};
   return frame.api->XLA_FFI_Error_Create(&args);
 }
-
-struct Shape {
-  int64_t rank = 0;
-  std::array<int64_t, 4> extents{};
-
-  bool operator==(const Shape&) const = default;
-  std::string text() const {
-    std::string line;
-    for (int64_t i = 0; i < std::min<int64_t>(rank, 4); i++)
-      line += joined({i ? ", " : "", std::to_string(extents[static_cast<size_t>(i)])});
-    return joined({"[", line, "]"});
-  }
-};
-
-// What an array is for decides its shape.
-enum class Role {
-  q,
-  k,
-  v,
-  o,
-  slopes,
-  scale_q,
-  scale_k,
-  scale_v,
-  mean_k,
-  mean_v,  // the last with strides
-  lse,
-  ends,
-  used,
-  sink,
-  max_logit
-};
-
-// Scales that sequences, or blocks of their rows, share.
-Shape scales_of_blocks(const fh_problem& p, int64_t rows, int64_t heads) {
-  return {3, {p.batch, p.scale_rows ? (rows + p.scale_rows - 1) / p.scale_rows : 1, heads}};
-}
-
-Shape scales_of_keys(const fh_problem& p) {
-  if (!p.scale_tokens) return scales_of_blocks(p, p.seq_kv, p.heads_kv);
-  return p.varlen ? Shape{2, {p.total_kv, p.heads_kv}} : Shape{3, {p.batch, p.seq_kv, p.heads_kv}};
-}
-
-Shape shape_of(Role role, const fh_problem& p) {
-  const int64_t dim_v = p.dim_v ? p.dim_v : p.dim_qk;
-  const auto rows = [&](int64_t seq, int64_t total, int64_t heads, int64_t dim) {
-    return p.varlen ? Shape{3, {total, heads, dim}} : Shape{4, {p.batch, seq, heads, dim}};
-  };
-  switch (role) {
-    case Role::q: return rows(p.seq_q, p.total_q, p.heads_q, p.dim_qk);
-    case Role::k: return rows(p.seq_kv, p.total_kv, p.heads_kv, p.dim_qk);
-    case Role::v: return rows(p.seq_kv, p.total_kv, p.heads_kv, dim_v);
-    case Role::o: return rows(p.seq_q, p.total_q, p.heads_q, dim_v);
-    case Role::slopes: return {2, {p.batch, p.heads_q}};
-    case Role::scale_q: return scales_of_blocks(p, p.seq_q, p.heads_q);
-    case Role::scale_k: return scales_of_keys(p);
-    case Role::scale_v: return p.scale_v_columns ? Shape{3, {p.batch, p.heads_kv, dim_v}} : scales_of_keys(p);
-    case Role::mean_k: return {3, {p.batch, p.heads_kv, p.dim_qk}};
-    case Role::mean_v: return {3, {p.batch, p.heads_kv, dim_v}};
-    case Role::lse: return p.varlen ? Shape{2, {p.heads_q, p.total_q}} : Shape{3, {p.batch, p.heads_q, p.seq_q}};
-    case Role::ends: return {1, {p.batch + 1}};
-    case Role::used: return {1, {p.batch}};
-    case Role::sink: return {1, {p.heads_q}};
-    case Role::max_logit: return {2, {p.batch, p.heads_q}};
-  }
-  return {};
-}
-
-bool has_8_bits(fh_dtype type) { return type == FH_E4M3 || type == FH_E5M2; }
-
-fh_dtype type_of_o(const fh_problem& p) {
-  if (p.dtype_o != FH_USUAL) return p.dtype_o;
-  if (p.op == FH_FORWARD && p.accumulate) return FH_F32;
-  return has_8_bits(p.dtype) ? FH_BF16 : p.dtype;
-}
-
-XLA_FFI_DataType in_xla(fh_dtype type) {
-  switch (type) {
-    case FH_F16: return XLA_FFI_DataType_F16;
-    case FH_BF16: return XLA_FFI_DataType_BF16;
-    case FH_E4M3: return XLA_FFI_DataType_F8E4M3FN;
-    case FH_E5M2: return XLA_FFI_DataType_F8E5M2;
-    default: return XLA_FFI_DataType_F32;
-  }
-}
-
-XLA_FFI_DataType type_of(Role role, const fh_problem& p) {
-  switch (role) {
-    case Role::q: return in_xla(p.dtype);
-    case Role::k:
-    case Role::v: return in_xla(p.dtype_kv == FH_USUAL ? p.dtype : p.dtype_kv);
-    case Role::o: return in_xla(type_of_o(p));
-    case Role::ends:
-    case Role::used: return XLA_FFI_DataType_S32;
-    default: return XLA_FFI_DataType_F32;
-  }
-}
-
-bool has_strides(Role role) { return role <= Role::mean_v; }
-
-// Of a dense array. What several rows share has no stride of rows.
-fh_tensor tensor_of(Role role, const fh_problem& p, void* data, const Shape& shape) {
-  const auto [first, second, third, fourth] = shape.extents;
-  switch (role) {
-    case Role::slopes: return {data, second, 0, 1};
-    case Role::mean_k:
-    case Role::mean_v: return {data, second * third, 0, third};
-    case Role::scale_v:
-      if (p.scale_v_columns) return {data, second * third, 0, third};
-      [[fallthrough]];
-    case Role::scale_q:
-    case Role::scale_k:
-      return shape.rank == 2 ? fh_tensor{data, 0, second, 1} : fh_tensor{data, second * third, third, 1};
-    default:
-      return p.varlen ? fh_tensor{data, 0, second * third, third}
-                      : fh_tensor{data, second * third * fourth, third * fourth, fourth};
-  }
-}
-
-struct Field {
-  std::string_view name;
-  Role role;
-  size_t offset;  // in fh_tensors, of an fh_tensor or of a pointer
-};
-
-constexpr Field fields[] = {
-    {"q", Role::q, offsetof(fh_tensors, q)},
-    {"k", Role::k, offsetof(fh_tensors, k)},
-    {"v", Role::v, offsetof(fh_tensors, v)},
-    {"o", Role::o, offsetof(fh_tensors, o)},
-    {"lse", Role::lse, offsetof(fh_tensors, lse)},
-    {"cu_seqlens_q", Role::ends, offsetof(fh_tensors, cu_seqlens_q)},
-    {"cu_seqlens_kv", Role::ends, offsetof(fh_tensors, cu_seqlens_kv)},
-    {"seqused_q", Role::used, offsetof(fh_tensors, seqused_q)},
-    {"seqused_kv", Role::used, offsetof(fh_tensors, seqused_kv)},
-    {"sink", Role::sink, offsetof(fh_tensors, sink)},
-    {"grad_o", Role::o, offsetof(fh_tensors, grad_o)},
-    {"grad_q", Role::q, offsetof(fh_tensors, grad_q)},
-    {"grad_k", Role::k, offsetof(fh_tensors, grad_k)},
-    {"grad_v", Role::v, offsetof(fh_tensors, grad_v)},
-    {"grad_lse", Role::lse, offsetof(fh_tensors, grad_lse)},
-    {"grad_sink", Role::sink, offsetof(fh_tensors, grad_sink)},
-    {"alibi_slopes", Role::slopes, offsetof(fh_tensors, alibi_slopes)},
-    {"max_logit", Role::max_logit, offsetof(fh_tensors, max_logit)},
-    {"gate", Role::o, offsetof(fh_tensors, gate)},
-    {"grad_gate", Role::o, offsetof(fh_tensors, grad_gate)},
-    {"scale_q", Role::scale_q, offsetof(fh_tensors, scale_q)},
-    {"scale_k", Role::scale_k, offsetof(fh_tensors, scale_k)},
-    {"scale_v", Role::scale_v, offsetof(fh_tensors, scale_v)},
-    {"mean_k", Role::mean_k, offsetof(fh_tensors, mean_k)},
-    {"mean_v", Role::mean_v, offsetof(fh_tensors, mean_v)},
-};
 
 // What one call computes, gathered from its frame.
 struct Call {
@@ -265,7 +109,7 @@ Wrong set_field(std::string_view name, const XLA_FFI_Buffer& buffer, Call& call)
   if (buffer.rank <= 4) std::copy_n(buffer.dims, buffer.rank, shape.extents.begin());
   const Shape wanted = shape_of(field->role, call.problem);
   const XLA_FFI_DataType type = type_of(field->role, call.problem);
-  if (shape != wanted || buffer.dtype != type)
+  if (!fits(field->role, shape, wanted) || buffer.dtype != type)
     return invalid(joined({name, " has the shape ", shape.text(), " and XLA's type ", std::to_string(buffer.dtype),
                            "; this problem has ", wanted.text(), " and ", std::to_string(type), ". Give that."}));
 
