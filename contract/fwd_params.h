@@ -66,7 +66,7 @@ struct FwdParams {
   RowsRange rows;       // likewise
   // Ragged variants only: the launch before this one is the same problem's, for the sequences with more rows, and the
   // two may run at the same time: device/fwd/forward.cuh, Launches.
-  bool beside_another;
+  bool overlaps_another;
   EightBitParams eight_bit;
   // Of O, where the variant has promotion (promotion_tiles) or merges parts (fwd_merges_parts), also of 16-bit q, k, v:
   // [CTA][Consumer][headers, then groups of 4][thread][4].

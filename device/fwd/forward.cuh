@@ -36,7 +36,7 @@
 //           (griddepcontrol.launch_dependents) after its last ticket. With split-KV it does so before its first item,
 //           since the next kernel is combine, which is small and waits itself (griddepcontrol.wait). (So may any other
 //           kernel after PackGQA in one part, where there is no combine.)
-//           A ragged problem may be two launches, the sequences with many rows first. The second one (beside_another)
+//           A ragged problem may be two launches, the sequences with many rows first. The second one (overlaps_another)
 //           does not wait for the first before it starts. That is safe for two reasons. The first, which has no
 //           combine, triggers only after its own wait, so all older kernels have ended and what they wrote is visible.
 //           And the two write disjoint rows, and have counters of tickets and regions of the workspace of their own.
@@ -172,7 +172,7 @@ struct Forward {
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     // A launch that overlaps with another one waits at its end instead (Launches). Fixed lengths: the Dispatcher finds
     // its first item without reading memory, and waits then.
-    const bool waits_now = V.ragged ? !params.beside_another : warp > 0;
+    const bool waits_now = V.ragged ? !params.overlaps_another : warp > 0;
     if (waits_now) ptx::wait_for_earlier_kernels();
     if (warp < 4) {
       if constexpr (Registers::move) ptx::setmaxnreg_dec<Registers::of_producer>();

@@ -64,7 +64,7 @@ struct Dispatcher {
       run_evenly();
     else
       run_by_tickets();
-    if (V.ragged && params.beside_another)
+    if (V.ragged && params.overlaps_another)
       ptx::wait_for_earlier_kernels();  // so that whoever waits for this launch waits for both
   }
 

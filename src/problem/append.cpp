@@ -134,7 +134,7 @@ Result<void> check_given_scales(const Problem& p, const Views& views) {
   for (const auto& [name, view] : all)
     for (int64_t head = 0; view.data && head < view.heads; ++head)
       if (const float x = view.as<float>()[view.at(0, 0, head)]; !(x > 0) || !std::isfinite(x))
-        return wrong(text("{} of head {} is {}; numbers are divided by it. Use a positive one.", name, head, x));
+        return wrong(text("{} of head {} is {}; values are divided by it. Use a positive one.", name, head, x));
   return {};
 }
 

@@ -94,7 +94,7 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
   params.queue = {
       step.has_tickets ? run.slice<unsigned long long>(run.plan.workspace.tickets) + step.second : nullptr, run.tag};
   params.rows = step.rows;
-  params.beside_another = step.second && problem.max_sms == 0;  // else the two would have more SMs than that
+  params.overlaps_another = step.second && problem.max_sms == 0;  // else the two would have more SMs than that
   params.pack_gqa = step.pack_gqa;
   if (fwd_splits(step.variant)) params.split = split_of(run, step.parts, step.pack_gqa, step.even);
   params.chunk = chunk_of(problem);
