@@ -15,8 +15,8 @@ from froghopper._errors import Error, InvalidProblem, InvalidType, Unsupported
 from froghopper._lse import check_lse_by_row
 from froghopper._torch_calls import FLOAT8, LOOK, check_dense, check_tensor, name_of
 from froghopper._torch_checks import sink_of
-from froghopper._torch_eager import (NO_SIDES, attend, attend_by_row, check_sides, computable, requires_grad,
-                                      turned)
+from froghopper._torch_eager import (NO_SIDES, attend, attend_by_row, check_sides, computable,
+                                      recorded_outside, requires_grad, turned)
 from froghopper._torch_native import ROWS_FIRST
 from froghopper._torch_options import (Align, Scale, bound_of, check_dtype, check_lengths, check_packed, check_slopes,
                                        decided, plain, scale_tensor, whole, window_of)
@@ -231,10 +231,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, causal: bool = False,
     told = (*options, traced.caller() if torch.compiler.is_compiling() else "")
     scale_q, scale_k, scale_v = (scale_tensor(name, scale, q) for name, scale in zip(ops.SCALES, (scale_q, scale_k,
                                                                                                   scale_v)))
-    with_grad = requires_grad(q, k, v, sink)
+    with_grad = requires_grad(q, k, v, sink) or recorded_outside(q, k, v, sink)
     if gate is not None:
         check_tensor("gate", gate)
-        with_grad |= torch.is_grad_enabled() and gate.requires_grad
+        with_grad |= (torch.is_grad_enabled() and gate.requires_grad) or recorded_outside(gate)
         found: Any = gated.attention(accumulate, out, out_dtype, with_grad, return_lse, return_max_logit, gate,
                                      (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), told)
         of_gate: Tensor | tuple[Tensor, ...] = results_of(
