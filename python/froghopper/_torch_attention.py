@@ -22,7 +22,7 @@ from froghopper._torch_options import (Align, Scale, bound_of, check_dtype, chec
                                        decided, plain, scale_tensor, whole, window_of)
 from froghopper._torch_paged import from_pages
 from froghopper._values import check_not_8_bit, listed
-from froghopper._words import again, too_many
+from froghopper._words import MISSING, again, too_many
 
 
 @overload
@@ -100,18 +100,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               lse_by_row: bool = ..., return_max_logit: bool = ...) -> tuple[Tensor, ...]: ...
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, causal: bool = False, window: Window | None = None,
-              softcap: float | None = None, scale: float | None = None, sink: Tensor | None = None,
-              cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None,
+def attention(q: Tensor = MISSING, k: Tensor = MISSING, v: Tensor = MISSING, *more: Any, causal: bool = False,
+              window: Window | None = None, softcap: float | None = None, scale: float | None = None,
+              sink: Tensor | None = None, cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None,
               max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, seqused_q: Tensor | None = None,
               seqused_kv: Tensor | None = None, align: Align = "bottom_right", return_lse: bool = False,
               deterministic: bool = False, out: Tensor | None = None, max_sms: int = 0, scale_q: Scale = None,
               scale_k: Scale = None, scale_v: Scale = None, out_dtype: torch.dtype | None = None,
               mean_k: Tensor | None = None, mean_v: Tensor | None = None,
-              accumulate: tuple[Tensor, ...] | None = None,
-              alibi_slopes: Tensor | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False, block_table: Tensor | None = None, gate: Tensor | None = None,
-              lse_by_row: bool = False, **others: Any) -> Tensor | tuple[Tensor, ...]:
+              accumulate: tuple[Tensor, ...] | None = None, alibi_slopes: Tensor | None = None,
+              attention_chunk: int = 0, invariant: bool = False, return_max_logit: bool = False,
+              block_table: Tensor | None = None, gate: Tensor | None = None, lse_by_row: bool = False,
+              **others: Any) -> Tensor | tuple[Tensor, ...]:
     """softmax(scale q k^T + mask) v, with gradients of q, k, v, sink and gate.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32

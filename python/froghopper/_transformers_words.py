@@ -46,7 +46,7 @@ def check_arguments(query: Any, key: Any, value: Any, others: dict[str, Any]) ->
         if x is not None: check_kind(name, x)
     for name, x in tensors.items():
         if x.ndim == 4: continue
-        raise InvalidProblem(f"{name} must be {LAYOUT}, but has the shape {list(x.shape)}. Reshape it.")
+        raise InvalidProblem(f"{name} must be {LAYOUT}, but has the shape {list(x.shape)}. Give all four.")
 
 
 # Keywords of attention functions that change what is computed, and are not computed here.

@@ -30,7 +30,7 @@ from froghopper._jax_arrays import Array, Given, varying_alike
 from froghopper._jax_problem import check_derivative, described, fits, kind_of, results_of
 from froghopper._library_words import in_python
 from froghopper._values import Align
-from froghopper._words import again, too_many
+from froghopper._words import MISSING, again, too_many
 from froghopper._xla import LENGTHS, SCALES, Options, compute, in_explicit_mesh, is_explicit
 
 if TYPE_CHECKING:
@@ -125,17 +125,16 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
-def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, window: Window | None = None,
-              softcap: float | None = None, scale: float | None = None, sink: Array | None = None,
-              cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, max_seqlen_q: int | None = None,
-              max_seqlen_kv: int | None = None, seqused_q: Array | None = None, seqused_kv: Array | None = None,
-              return_lse: bool = False, deterministic: bool = False, align: Align = "bottom_right",
-              accumulate: tuple[Array, ...] | None = None,
+def attention(q: Array = MISSING, k: Array = MISSING, v: Array = MISSING, *more: Any, causal: bool = False,
+              window: Window | None = None, softcap: float | None = None, scale: float | None = None,
+              sink: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None,
+              max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, seqused_q: Array | None = None,
+              seqused_kv: Array | None = None, return_lse: bool = False, deterministic: bool = False,
+              align: Align = "bottom_right", accumulate: tuple[Array, ...] | None = None,
               alibi_slopes: Array | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False, max_sms: int = 0, gate: Array | None = None,
-              scale_q: Scale = None, scale_k: Scale = None, scale_v: Scale = None, out_dtype: Any = None,
-              mean_k: Array | None = None, mean_v: Array | None = None,
-              **others: Any) -> Array | tuple[Array, ...]:
+              return_max_logit: bool = False, max_sms: int = 0, gate: Array | None = None, scale_q: Scale = None,
+              scale_k: Scale = None, scale_v: Scale = None, out_dtype: Any = None, mean_k: Array | None = None,
+              mean_v: Array | None = None, **others: Any) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on CPUs also float32
