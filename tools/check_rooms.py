@@ -42,7 +42,7 @@ ROOMS = {
                     rf"asm|{MANNERS}|{LAUNCHING}|cuda[A-Z]\w+"),
     "src/api": (["contract", "src/base", "src/problem", "src/plan", "src/cpu", "src/runtime", "src/api"],
                 ["std", "froghopper/"], rf"asm|{CUDA}|{MANNERS}"),
-    "src/xla": ([], ["std", "froghopper/", "xla/ffi/api/c_api.h"], rf"asm|{CUDA}|{MANNERS}"),
+    "src/xla": (["src/xla"], ["std", "froghopper/", "xla/ffi/api/c_api.h"], rf"asm|{CUDA}|{MANNERS}"),
     "src/torch": (["src/base", "src/torch"], ["std", "froghopper/"], rf"asm|{CUDA}|{MANNERS}"),
     "src/cp": (["contract", "src/base", "src/cp"], ["std", "froghopper/", "cuda.h", "xxhash.h"],
                rf"asm|{MANNERS}|{LAUNCHING}|cuda[A-Z]\w+"),

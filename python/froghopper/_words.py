@@ -164,7 +164,7 @@ def translated_call(function: Callable[..., Any], module: str, given: tuple[Any,
     try: return function(*given, **own)
     except Error as error: raise named_by(names, error)
     except RuntimeError as error:
-        if type(error).__name__ in QUOTING: named_by(names, error)
+        if type(error).__name__ in QUOTING: raise named_by(names, error)
         raise
 
 
@@ -196,7 +196,7 @@ def named_by(names: Mapping[str, str], error: E) -> E:
         if name[0] != "(" or not re.match(rf"{word}(\[\d\])? must", text): continue
         for found, put in OF_ONE_NUMBER: text = re.sub(found, put, text)
     error.args = (text,)
-    return error
+    return error if str(error) == text else type(error)(text)  # JAX's keeps its text elsewhere
 
 
 OF_ONE_NUMBER = [(r"\[[01]\](?= must)", ""), (r"\(left, right\), keys before and after,", "keys to both sides,"),

@@ -68,6 +68,7 @@ class Options(NamedTuple):
     invariant: bool = False
     max_sms: int = 0
     types: Types | None = None
+    names: str = ""  # of fields, for messages of a program that runs when nobody is there to say them otherwise
 
 
 class Kind(NamedTuple):
@@ -95,18 +96,19 @@ class Kind(NamedTuple):
         words = dims[self.packed].replace(Q_HEADS, "hg").split()
         return [Q_HEADS if word == "hg" else word for word in words]
 
-    def problem(self, arrays: Sequence[Any]) -> _c.Problem:
-        """arrays: anything with shapes and types. Raises what describe raises."""
+    def problem(self, arrays: Sequence[Any], looked: bool = False) -> _c.Problem:
+        """arrays: anything with shapes and types. Raises what describe raises. looked: at whether axes are exchanged,
+        when the arrays were as the user gave them."""
         of = dict(zip(self.names, arrays))
         q, k, v = (of[name].shape for name in "qkv")
         options = self.options._asdict()
-        longest_q, longest_kv = options.pop("max_seqlen_q"), options.pop("max_seqlen_kv")
+        longest_q, longest_kv, _ = (options.pop(name) for name in ("max_seqlen_q", "max_seqlen_kv", "names"))
         packed = Packed(of["cu_seqlens_q"].shape[0] - 1, q[0] if longest_q is None else longest_q,
                         k[0] if longest_kv is None else longest_kv) if self.packed else None
         return describe(q, k, v, of["q"].dtype.name, backward=self.backward, packed=packed, sink="sink" in of,
                         seqused="seqused_q" in of or "seqused_kv" in of, accumulate=self.merges,
                         alibi="alibi_slopes" in of, max_logit="max_logit" in self.results, gate="gate" in of,
-                        **options)
+                        layout_is_known=looked, **options)
 
     def result_types(self, arrays: Sequence[Any]) -> list[tuple[tuple[int, ...], Any]]:
         """Shape and type of each result."""
@@ -326,7 +328,7 @@ def lowered_for(platform: str) -> Callable[..., Any]:
     """The rule by which the primitive becomes a call of the library."""
     def rule(context: Any, *operands: Any, kind: Kind) -> Any:
         register()
-        problem = kind.problem(context.avals_in)
+        problem = kind.problem(context.avals_in, looked=True)
         types = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in kind.result_types(context.avals_in)]
         results = kind.results
         if bytes_needed := workspace_bytes(problem, platform):
@@ -339,7 +341,7 @@ def lowered_for(platform: str) -> Callable[..., Any]:
         def call(*arrays: jax.Array) -> list[jax.Array]:
             function = jax.ffi.ffi_call(TARGET, types, input_output_aliases=shared)
             found = function(*arrays, problem=library().line(problem), operands=" ".join(kind.names),
-                             results=" ".join(results))
+                             results=" ".join(results), names=kind.options.names)
             return list(found)[:len(kind.results)]
         return mlir.lower_fun(call, multiple_results=True)(context, *operands)
     return rule

@@ -27,10 +27,10 @@ import jax
 from froghopper._call import Window, cached
 from froghopper._errors import Error
 from froghopper._jax_arrays import Array, Given, varying_alike
-from froghopper._jax_problem import check_derivative, described, fits, kind_of, results_of
+from froghopper._jax_problem import check_derivative, described, fits, kind_of, names_now, results_of, saying
 from froghopper._library_words import in_python
 from froghopper._values import Align
-from froghopper._words import MISSING, again, too_many
+from froghopper._words import MISSING, again, names_said, too_many
 from froghopper._xla import LENGTHS, SCALES, Options, compute, in_explicit_mesh, is_explicit
 
 if TYPE_CHECKING:
@@ -189,9 +189,11 @@ def attention(q: Array = MISSING, k: Array = MISSING, v: Array = MISSING, *more:
     """
     if more: too_many("attention", more)
     if others:
-        made: Array | tuple[Array, ...] = again(attention, "jax", locals())
-        return made
+        with saying(names_said("attention", "jax", others, attention.__kwdefaults__ or {})):
+            made: Array | tuple[Array, ...] = again(attention, "jax", locals())
+            return made
     options, results, arrays = described(locals())
+    if any(isinstance(x, jax.core.Tracer) for x in arrays.values()): options = options._replace(names=names_now())
     key = (options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
     cached(_fit, key, lambda: fits(options, arrays))
     found: Array | tuple[Array, ...]
