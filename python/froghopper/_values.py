@@ -90,10 +90,14 @@ def number(name: str, value: Any) -> float:
     except (TypeError, ValueError): wrong_kind(name, value, "a number", "a float")
 
 
+ZERO_IS_NONE = ("attention_chunk", "max_sms", "sm_margin")
+
+
 def whole_number(name: str, value: Any) -> int:
     if is_bool(value) or not hasattr(value, "__index__"):
-        is_whole = isinstance(value, float) and value.is_integer()
-        wrong_kind(name, value, "a whole number", f"the int {int(value)}" if is_whole else "an int")
+        out = f"the int {int(value)}" if isinstance(value, float) and value.is_integer() else "an int"
+        if value is None and name in ZERO_IS_NONE: out = f"{name}=0"
+        wrong_kind(name, value, "a whole number", out)
     try: found = int(value.__index__())
     except (TypeError, ValueError, OverflowError): wrong_kind(name, value, "a whole number", "an int")
     if not -2**63 <= found < 2**63:

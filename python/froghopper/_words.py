@@ -44,6 +44,7 @@ NEAR = {
     "v_cache": ("v",), "dout": ("grad_o",), "do": ("grad_o",), "softmax_lse": ("lse",),
     "query": ("q",), "key": ("k",), "value": ("v",), "k_descale": ("scale_k",),
     "v_descale": ("scale_v",), "causal": ("is_causal",), "cu_seqlens_kv": ("seqused_kv", "cu_seqlens"),
+    "cu_seqlens_k": ("seqused_kv", "cu_seqlens"), "seqused_k": ("cache_seqlens",), "seqused_kv": ("cache_seqlens",),
     "cu_seqlens_k_new": ("cu_seqlens",), "max_seqlen_k_new": ("max_seqlen",),
     "interleaved": ("rotary_interleaved",), "is_neox": ("rotary_interleaved",), "cos": ("rotary_cos",),
     "sin": ("rotary_sin",), "cos_sin_cache": ("rotary_cos", "rotary_sin"), "rotary_seqlens": ("positions",),
@@ -62,6 +63,7 @@ NOTES = {
 MORE = {
     "scaled_dot_product_attention": " It has PyTorch's arguments alone; froghopper.torch.attention has more, for "
                                     "[batch, seq, heads, dim].",
+    "flash_attn_func": " flash_attn_varlen_func has lengths of sequences, flash_attn_with_kvcache those of a cache.",
     "append_kv": " It attends to nothing: froghopper.torch.paged_attention does.",
 }
 # What a function says that is not given these.
