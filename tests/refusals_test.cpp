@@ -287,8 +287,7 @@ const BadLine bad_lines[] = {
     {"fwd bf16 b1 chunk64", "\"chunk64\" at offset 12: a number of keys is expected: chunk=N. Write chunk=64."},
     {"fwd bf16 b1 window=4,0",
      "\"window=4,0\" at offset 12: two numbers are expected: windowLEFT,RIGHT in keys, -1 for all on that side. "
-     "Write "
-     "window4,0."},
+     "Write window4,0."},
     {"fwd bf16 b99999999999999999999",
      "\"b99999999999999999999\" at offset 9: this number is out of range. Use a "
      "smaller one."},

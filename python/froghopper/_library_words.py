@@ -91,7 +91,7 @@ SENTENCES: list[tuple[str, str]] = [
     (r"dtype is f32; the Hopper kernels .*",
      r"on a GPU, q, k and v must be float16 or bfloat16, but are float32. Convert them, or use tensors on the CPU."),
     (r"^o (and \w+ are|at \S+ (?:to \S+ )?and) (.*); o is written while (\w+) is still read\. Give o its own memory.*",
-     r"the result \1 \2; it is written while \3 is still read. Give out, or what accumulate holds, its own memory."),
+     r"out (or what accumulate holds) \1 \2; it is written while \3 is still read. Give it its own memory."),
     (r"(\w+)\.data must be at a multiple of (\d+) bytes, (.*), but is at address (\w+)\. Align it\.",
      r"\1 must begin at a multiple of \2 bytes, \3, but is at address \4. Copy it: \1.copy() in NumPy, \1.clone() in "
      r"PyTorch."),

@@ -102,7 +102,7 @@ CASES = [
     (lambda: quantise(Q, KV, KV, scale_rows=-1), "scale_rows must be 128, or 0 for all rows, but is -1"),
     (lambda: fa.flash_attn_func(Q.to_sparse(), KV, KV), "q, k and v must be dense, .* Use q.to_dense"),
     (lambda: fa.flash_attn_func(Q, KV, KV, alibi_slopes=torch.ones(4).to_sparse()), "alibi_slopes must be dense"),
-    (lambda: fa.flash_attn_func(Q, KV, KV, causal=torch.ones(2)), "causal must be a number of Python"),
+    (lambda: fa.flash_attn_func(Q, KV, KV, causal=torch.ones(2)), "causal must be True or False, as reading"),
     (lambda: fa.flash_attn_func(Q, KV, KV, dropout_p=torch.ones(2)), "dropout_p must be a number of Python"),
     (lambda: fa.flash_attn_func(Q, KV, KV, s_aux=torch.ones(4).int()), "s_aux must have a floating-point type"),
     (lambda: fa.flash_attn_func(Q, KV, KV, s_aux=[1.0]), "s_aux must be a tensor of PyTorch"),
