@@ -76,13 +76,12 @@ constexpr int fwd_q_stages(FwdVariant v) {
   return 2 * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes <= smem_bytes_per_cta ? 2 : 1;
 }
 
-// How O leaves its Consumer. Four Consumers have no register left for TMA: spilled, they had 0.93 of the speed.
-enum class OStore {
-  from_registers,  // each thread stores what it has
-  through_q,  // a warp rounds its rows into the stage of Q that the item had, and TMA stores them from there. The
-              // next item's Q has the other stage, so no warp waits
-  through_own_smem  // where Q has one stage: into a buffer that is only for O, o_own_columns at a time
-};
+// How the epilogue writes O. Four Consumers have no register left for TMA: spilled, they had 0.93 of the speed.
+//   from_registers    Each thread stores its accumulators.
+//   through_q         Each warp rounds its 16 rows of O into the Q stage of the finished item, and TMA stores them from
+//                     there. Q of the next item is in the other stage, so the next item does not wait.
+//   through_own_smem  Where Q has one stage: likewise through a buffer that is only for O, o_own_columns at a time.
+enum class OStore { from_registers, through_q, through_own_smem };
 constexpr int o_box_rows = 16, o_own_columns = 128;
 constexpr int fwd_bytes_but_o(FwdVariant v) {
   return fwd_q_stages(v) * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes;

@@ -23,7 +23,8 @@ struct Order {
   int section;        // pairs handed out together, so that their K and V stay in L2
   int in_sections;    // pairs [0, in_sections) come by such sections, the others together; ragged: of whole sequences
   int tail;           // lightest q tiles of every pair, handed out last, over all pairs together
-  int deferred_tiles;  // in an item of this many kv tiles or more, the next one is fetched when few K loads are left
+  int deferred_tiles;  // items of at least this many kv tiles fetch the next one when few of their K loads are still to
+                       // be issued; shorter ones fetch it at once
   bool operator==(const Order&) const = default;
 };
 
@@ -52,6 +53,14 @@ constexpr Item item_at(const Order& order, int number, bool last_tile_first) {
 // pairs after them begin with the heaviest and end with the light ones, which fill the gaps.
 constexpr Item item_in_dq_order(const Order& order, int number, int light_first) {
   return item_at(order, number, /*last_tile_first=*/number < light_first * order.items_of_pair);
+}
+// Whether the numbers that item_in_dq_order() takes from the light end are those of the first `light_first` pairs, by
+// which the kernel decides in which order the kv tiles of a pair add: they are whole sections. Else kv tiles of a pair
+// would come twice and others never, and a CTA would wait for ever for one that never comes.
+constexpr bool dq_order_fits(const Order& order, int light_first) {
+  if (light_first == 0) return true;
+  const bool whole_sections = light_first <= order.in_sections && light_first % order.section == 0;
+  return order.tail == 0 && (whole_sections || light_first == order.pairs);
 }
 
 // Item `number` of [0, items_of_head x heads) of one ragged sequence; its pair is the head.

@@ -40,11 +40,11 @@ struct PartOfRow {
   float sum;
 };
 
-// The tile that a CTA begins and does not end.
+// A q tile whose kv tiles several CTAs share, recorded by the CTA that begins it.
 struct alignas(16) ContinuedTile {
   int batch, first_row;  // of o
   int rows, head;        // rows of a head in the tile; its first head
-  int parts;             // CTAs that have a part of it; 0: the CTA ends all of its tiles
+  int parts;             // CTAs that have a part of it; 0: this CTA begins no such tile
 };
 
 // Even splits only.
@@ -53,7 +53,7 @@ struct EvenParams {
   int heads_of_class;  // which each of its CTAs takes one after the other
   int sequences;
   int ctas_of_class;
-  ContinuedTile* goes_on;  // [CTA]
+  ContinuedTile* goes_on;  // [CTA]: written by the forward kernel, read by combine
 };
 
 struct SplitParams {

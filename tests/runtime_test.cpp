@@ -150,6 +150,10 @@ TEST(tensor_map, refuses_ragged_strides_beyond_its_trick) {
   const auto too_far = ragged_shape({"v", apart}, 64, nullptr);
   ASSERT_FALSE(too_far);
   EXPECT_EQ(too_far.failure().text.substr(0, 30), "v.stride_batch is 8589934600 a");
+  View one_page = view(1, 4, 3, 64);
+  EXPECT_TRUE(check_slots({"v", one_page}));
+  one_page.stride_seq = int64_t{1} << 30;
+  EXPECT_EQ(check_slots({"v", one_page}).failure().text.substr(0, 29), "v.stride_seq is 1073741824 an");
 }
 
 // What the hardware does with the coordinates the kernel gives it: address modulo 2^64, and whether it is inside.

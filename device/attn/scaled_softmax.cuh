@@ -3,8 +3,9 @@
 // In both, K and V of every kv tile have scales of their own.
 //
 // e4m3 reaches 448, and rounds to 2^-4 of a value down to 2^-6, below that to 2^-10. So a row's largest weight is kept
-// between 16 and 448: a row starts at 16, so that few tiles pass 448. One that would moves the row max, and then the
-// largest is 64: a row will hardly grow as much again, and the larger it is, the less of the small ones is lost.
+// between 16 and 448: a row starts at 16, so that few tiles pass 448. A tile whose weights would pass 448 moves the row
+// max so that its largest weight becomes 64, not 16: the row is unlikely to grow by as much again, and the larger its
+// weights are, the fewer of the small ones are lost.
 // V's scale goes into the weights: w = 2^(s - row_max + log2_v_scale) with log2_v_scale = log2(16 x scale of V of this
 // tile / scale of O). The scale of O is that of V of the item's first tile; O is multiplied by it in the end. The sum
 // is of unrounded weights without that factor: rounded small ones would be missing there. A weight that has a row to
@@ -113,9 +114,10 @@ struct ScaledSoftmax {
     return {rescale.top * growth, rescale.bottom * growth};
   }
 
-  // Guarded, in two steps, so that no branch stands between the weights and their rounding: first the weights by the
-  // old row max; when they are rounded, whether they could be. A sum of four of them at most 448 proves that each
-  // is; four of the largest weight that a row begins with pass, so rows of equal scores do.
+  // Guarded, in steps, so that no branch lies between the exponentials and the rounding: guess() computes the weights
+  // by the old row max; once they are rounded, holds() tests whether they are in range, and if not, correct() repairs
+  // them, to be rounded again. If the sum of four weights is at most 448, so is each of them; four of the largest
+  // weight that a row begins with pass, so rows of equal scores do.
   struct Guess {
     RowPair sum;
     float largest;

@@ -32,10 +32,15 @@ __device__ inline int warp_inclusive_sum(int number) {
   return number;
 }
 
-// Sequences by rank (contract/order.h), in a rank as they come. A warp reads 32 lengths at once and scans on from where
-// it stopped: tickets of one CTA only grow. It goes over all sequences once for every rank that occurs.
-// The last sequences, of one group of 32, are handed out together.
+// Finds the sequence, head and tile of an item (a varlen scheduler). Sequences come by rank (contract/order.h), in a
+// rank by number. A warp loads 32 lengths at a time, one per lane, and takes the prefix sum of their tile counts. It
+// resumes where the last call stopped, since the numbers that one CTA asks for only grow. It goes over all sequences
+// once for every rank that occurs.
+// The sequences from number in_sections on, which lie in one group of 32, come together: tile by tile, the heaviest
+// tiles of all of them first (of_those_together).
 // Items are tiles of queries or of keys. They weigh as much as there are rows on the other side, which give the rank.
+// Items of all sequences and heads, and a number past the last one for each CTA, fit an int: the planner refuses
+// problems that may have more (items_max, src/plan/both_passes.hpp).
 template <TilesOf Side, class Count>
 struct Sequences {
   const RaggedParams& ragged;

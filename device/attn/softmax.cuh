@@ -100,9 +100,10 @@ struct NoObserver {
 };
 
 struct OnlineSoftmax {
-  // The guard: what a tile may bring to one of a thread's two sums of a row, an eighth of the columns, before the row
-  // max moves. A row's largest weight rounds without error only if it is a power of two, so a row that one key
-  // dominates is the more exact the closer its row max is. Rows of equal scores must pass: an eighth of 128 columns.
+  // The guard: the row max is kept as long as a tile brings at most so much to each of a thread's two sums of a row,
+  // each over an eighth of the columns. Not more, because a row's largest weight rounds without error only if it is a
+  // power of two, so a row that one key dominates is the more exact the closer its row max is. At least Cols / 8, the
+  // sum in a row of equal scores, whose weights are 1.
   template <int Cols>
   static constexpr float guard = Cols > 128 ? Cols / 8 : 16;
   // By how much, in powers of two, exact_step() puts the row max above the maximum so far in rows that attended to
@@ -111,9 +112,10 @@ struct OnlineSoftmax {
   static constexpr float max_offset = 3.f;
   static constexpr int few_keys = 64;
   static constexpr float max_offset_again = 0.f;  // of a row whose weights are lost
-  // A partial sum up to which weights are divided by their largest instead of being computed again. Such weights are
-  // finite, and so is the sum with what was summed before, which is at most 2^32. Their exponents are below 128, so
-  // they were rounded by at most 2^-18, as scores of that size are themselves.
+  // The largest partial sum for which a tile's weights are divided by their largest in place (GuardResult::rescaled);
+  // above it S is computed again (GuardResult::recompute). Up to it the weights are finite, and so is the sum with what
+  // was summed before, which is at most 2^32. Their exponents are below 128, so they were rounded by at most 2^-18, as
+  // scores of that size are themselves.
   static constexpr float movable = 0x1p100f;
   // A row max beyond this, 710 in natural units, is subtracted before the scores are scaled: rounding the product
   // would put a factor on all weights of the row, up to 2^(2^-14) here and out of range from 2^31 on, and the rounding

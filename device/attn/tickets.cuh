@@ -5,10 +5,12 @@
 
 namespace froghopper::attn {
 
-// A CTA's first work item is that of its own number, the others are fetched: ticket n, counted from 0, means item n +
-// number of CTAs. The counter is the caller's memory and may hold anything: its upper half says which launch it counts
-// for. A CTA that finds another launch's tag there puts this launch's tag and zero in its place. In two steps, so that
-// other work hides the time of the read from memory: fetch(), then read() what was fetched.
+// A dynamic persistent tile scheduler. A CTA's first item is that of its own number, further items come from an atomic
+// counter: ticket n, counted from 0, is item n + number of CTAs. (A deterministic backward kernel fetches its first
+// item too, and its ticket n is item n.) The counter is in the caller's memory and need not be initialised: its upper
+// 32 bits hold the tag of the launch that it counts for, and a CTA that finds another tag replaces it by this launch's
+// tag and a count of 0, by compare-and-swap. fetch() issues the atomic and read() waits for its value, so that other
+// work hides the latency.
 struct Tickets {
   QueueParams queue;
 

@@ -10,7 +10,10 @@
 namespace froghopper::attn {
 
 // Maps of tensors of fixed lengths have the dimensions [batch, head, row, column], and end where the tensor does.
-// Maps of ragged tensors have [wrap, granule, head, row below the end, column], and the coordinates of a row are
+// Of ragged tensors, loads and stores must end at the end of the sequence, though the rows of the next one may follow
+// in memory. TMA compares only coordinates with extents, so the end of every sequence is moved to the end of a
+// dimension, and other dimensions bring the address back to the sequence. These maps have the dimensions
+// [wrap, granule, head, row below the end, column], and the coordinates of a row are
 //   column, map_rows - length + row, head, first + length row_granules, map_rows
 // With s the bytes from one row to the next, g those of a granule (MapGranules, contract/parts.h; s = row_granules g)
 // and w = 2^34 - s those of the wrap, the address is

@@ -50,22 +50,27 @@
 //                           fetches the next ticket. As in device/fwd/forward.cuh.
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp, after its last grad_q. Of two stages
 //                           the other one's K and V are loaded while this item is computed.
-//           q_ring          full: bytes of Q, lse and delta; empty: one per Consumer warp, after grad_k has read Q
+//           q_ring          full: bytes of Q, lse and delta; empty: one per Consumer warp, after grad_k has read Q and
+//                           after the adds to grad_q of the iteration before are issued (the DqOrderSignaller relies on
+//                           the second)
 //           do_ring         full: bytes of grad_o; empty: one per Consumer warp, after grad_v has read it
 //           ds_stored       one arrival per Consumer warp: its rows of dS are stored, and the ProxyFencer may fence
-//           ds_ring         full: one arrival by the ProxyFencer, behind its fence, or per Consumer warp, behind its
-//                           own, and in deterministic variants by the DqOrderWaiter: this iteration's grad_q may be
-//                           added. empty: one per Consumer warp, after its share of grad_q has retired
+//           ds_ring         full: with a ProxyFencer one arrival, by it, after its proxy fence. Without one, one per
+//                           Consumer warp, after the warp's own fence; in deterministic variants one more, by the
+//                           DqOrderWaiter, which means that grad_q of this iteration may be added. empty: one per
+//                           Consumer warp, after its products of grad_q have read dS
 //           q_ring, do_ring, ds_stored and ds_ring advance once an iteration. The waits form no cycle: a Consumer in
 //           iteration t has given back Q and grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1, which the
 //           other gives without waiting for anything but loads and dS of t - 3; the ProxyFencer, between them, adds no
 //           other wait. A Consumer that asks ahead also waits in iteration t for Q of t + 1, which comes when the other
 //           has ended t - 1. Deterministic variants only:
-//           last_added      full: one arrival per Consumer warp, an item's last adds are issued. Of all other
-//                           iterations the DqOrderSignaller knows it when Q of the iteration after is given back.
-//           seen_ring       empty: the DqOrderSignaller knows that an iteration's adds are issued. The DqOrderWaiter
-//                           waits for it before it lets those of two iterations later, so that no stage of Q comes
-//                           round while the DqOrderSignaller still looks.
+//           last_added      full: one arrival per Consumer warp: the last adds of an item are issued. For every other
+//                           iteration n the DqOrderSignaller waits for the release of Q of n + 1 (q_ring, empty)
+//                           instead. The empty barriers are not used.
+//           seen_ring       empty: one arrival by the DqOrderSignaller, when it has seen that the adds of iteration n
+//                           are issued. The DqOrderWaiter waits for that before it lets iteration n + 2 pass. Otherwise
+//                           a barrier of q_ring could complete two phases while the DqOrderSignaller waits for one of
+//                           them, and the parity would be ambiguous. The full barriers are not used.
 // Shared    k, v[1 or 2] | q[stages] | grad_o[stages] | ds[2] | lse, delta[stages] | q_iterations[stages] | items[2] |
 //           rings; gradients go from registers to global memory
 #pragma once

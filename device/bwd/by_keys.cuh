@@ -20,9 +20,11 @@
 //           Neither shares a product with the other, so one's products run under the other's arithmetic. Both multiply
 //           grad_q one iteration late, when dS of both CTAs is there without waiting.
 // Launches  as backward.cuh
-// Barriers  item_ring, fetch_now, k_ring, v_ring, q_ring, do_ring as backward.cuh; fetch_now is the first CTA's
-//           and counts the QLoaders of both. Q is given back by GradV after S and by GradK after grad_k; grad_o by
-//           GradK after dP and by GradV after grad_v.
+// Barriers  item_ring, fetch_now, k_ring, v_ring, q_ring, do_ring as backward.cuh; fetch_now is the first CTA's and
+//           counts the QLoaders of both. GradV and GradK both release Q at the end of their iteration, after they have
+//           issued the adds to grad_q of the iteration before: in deterministic variants the DqOrderSignaller takes
+//           that release as the sign that these adds are issued, so an earlier release of Q would break the order.
+//           GradK releases grad_o after dP, GradV after grad_v.
 //           number_full     the first CTA's Dispatcher has sent the number of the next item
 //           ds_ring         a stage holds the weights of its iteration, then dS of both CTAs.
 //                           full: GradK's dS is in place, one arrival behind the fences of its warps, and the bytes of

@@ -86,7 +86,8 @@ struct Consumer {
 
   __device__ __forceinline__ KTile& k() const { return here(smem.k[kv_stage()]); }
   __device__ __forceinline__ VTile& v() const { return here(smem.v[kv_stage()]); }
-  // The tile itself. For all that the compiler knows its address depends on the iteration.
+  // Returns the tile itself. The offset is 0 when the kernel runs, but the compiler does not know that, so it computes
+  // the tile's descriptors in every iteration and does not keep them in registers (keeps_addresses, policy.cuh).
   template <class Tile>
   __device__ __forceinline__ Tile& here(Tile& tile) const {
     if constexpr (!keeps_addresses) return tile;

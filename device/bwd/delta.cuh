@@ -11,9 +11,11 @@
 //           backward kernel start, whose producers read tensors, lengths and tickets before they wait for this one
 //           (backward.cuh, Launches). Nothing else in it overlaps with another kernel.
 // Barriers  one __syncthreads, in sum_of_cta(), where there is a sink
-// Padding   rows that do not exist, and rows that attend to no key (lse = -inf), get lse = +inf and delta = 0: every
-//           weight of such a row is 2^-inf = 0. The rows of grad_o that do not exist arrive as zeros in the next
-//           kernel. The gate of a row that attends to no key, by index, is not read: its gradients are 0.
+// Padding   rows that do not exist, and rows that attend to no key (lse = -inf), get lse = +inf and delta = 0: for
+//           finite scores every weight of such a row is 2^-inf = 0. (A key with a component that is not finite may have
+//           a score of NaN with the zeros of a row that does not exist, and then its own gradients are NaN.) The rows
+//           of grad_o that do not exist arrive as zeros in the next kernel. The gate of a row that attends to no key,
+//           by index, is not read: its gradients are 0.
 // Shared    one value for each warp, for grad_sink: summed in a fixed order, so it is the same in every run
 #pragma once
 #include "contract/bwd_params.h"

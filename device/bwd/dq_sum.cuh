@@ -18,8 +18,9 @@ namespace froghopper::bwd {
 // [group of 4 accumulators, 8 columns][thread][4]
 constexpr int dq_group_stride = 4 * warpgroup;
 
-// With 64 rows and head dims up to 128 a piece is computed transposed, so that the columns are the 64-row side of
-// wgmma: both consumers have a piece then. A thread's 4 floats are, of rows r and columns c,
+// With 64 rows and head dims up to 128 grad_q of a q tile is computed transposed, dQ^T = K^T dS^T, so that the 64 rows
+// of a wgmma are 64 columns of it, and each of the two consumers has a piece. A thread's 4 floats are, of rows r and
+// columns c,
 //   transposed       (r, c), (r + 1, c), (r, c + 8), (r + 1, c + 8);   c: its warp x 16 + its lane / 4
 //   not transposed   (r, c), (r, c + 1), (r + 8, c), (r + 8, c + 1);   r: its warp x 16 + its lane / 4
 // and the other one of r and c is its group x 8 + its lane % 4 x 2.

@@ -26,10 +26,10 @@ struct PolicyOf {
   // the others late.
   static constexpr bool sleeps = !V.deterministic;
 
-  // Where K and V lie for each of their products is 16 constants, of which most would be kept in registers and moved to
-  // uniform ones in front of the products. Computed in every iteration (here) they leave room for a thread's own two
-  // addresses, which with 64 rows is up to a fifth of the speed. With 128 rows the registers do better: by 2 to 5 %
-  // under a mask.
+  // With constant addresses the compiler keeps most of the 16 descriptors of K and V, one for each of their products,
+  // in registers, and moves them to uniform ones in front of the products. true: they are computed in every iteration
+  // (Consumer::here), and the registers hold the thread's own two addresses instead, ds_address and dq_offset. With 64
+  // rows that is up to a fifth faster. With 128 rows it is better to keep the descriptors: by 2 to 5 % under a mask.
   static constexpr bool keeps_addresses = !V.deterministic && V.tiles.q == m_tile_rows;
   // Whether Q of the next iteration is there is asked before grad_q is added; later the answer comes behind the adds.
   // With 64 rows the loads of lse would wait there instead, and it lost 3 to 5 %; with 128 and a mask it lost 1 %.

@@ -249,14 +249,21 @@ struct ProxyFencer {
   }
 };
 
-// Where CTAs add to grad_q in order, two threads see to it: the DqOrderWaiter lets the Consumers add an iteration's
-// grad_q once the CTAs before this one have, an answer that comes from memory; the DqOrderSignaller says that they
-// have, by a release that waits until their adds are over. A barrier of their own would cost the Consumers 2 to 4 %
-// (docs/experiments/0011), though they hardly wait there. So the DqOrderWaiter is one of those who make dS complete,
-// and the DqOrderSignaller looks at the barrier by which Q of the next iteration is given back, behind the adds; an
-// only an item's last adds are announced. A barrier that is looked at must not complete twice meanwhile. So the
-// DqOrderWaiter lets an iteration's adds through when the DqOrderSignaller has seen those of two iterations before, and
-// an item's last ones are announced in two stages.
+// Deterministic grad_q. dq_semaphore has a counter for each tile of grad_q in the workspace: how many CTAs have added
+// to it. The CTAs of a kv tile may add to it when those of all lower ranks (rank_of_tile) have. Two threads see to it:
+//
+//   The DqOrderWaiter spins for every iteration with ld.acquire until the counter is high enough, and then arrives at
+//   the iteration's full barrier of ds_ring. The Consumers wait for that barrier anyway, before they multiply and add
+//   grad_q, so the order costs them no barrier of its own: one cost 2 to 4 % (docs/experiments/0011), though they
+//   hardly waited there.
+//   The DqOrderSignaller increments the counter by red.release.gpu once this CTA's adds of the iteration are issued;
+//   the release waits until they are performed. That the adds of iteration n are issued it knows from the release of Q
+//   of n + 1 (q_ring, empty), which the Consumers do after these adds, and for an item's last iteration from
+//   last_added.
+//
+// A barrier must not complete two phases while a thread waits for one of them, or the parity would be ambiguous. So the
+// DqOrderWaiter lets iteration n pass only when the DqOrderSignaller has seen the adds of n - 2 (seen_ring), and
+// last_added has two stages.
 template <class Kernel>
 struct DqOrderWaiter {
   static __device__ void run(const BwdParams& params, typename Kernel::Smem& smem) {

@@ -8,8 +8,10 @@
 
 namespace froghopper::bwd {
 
-// The iterations of one item for one M tile of keys, a span after the other: masked ones, then clear ones. In rounds:
-// one for every query head, or one in which every q tile has all heads.
+// Counts down the iterations of one item for one M tile of keys. A round visits every q tile of the item: the
+// iterations of a first span have a mask, those of the next have none, those of the last have one again (Spans).
+// by_heads: there is one round for each query head. In the other traversals there is one round, in which each q tile
+// has one iteration for each query head.
 struct QLoop {
   const BwdParams& params;
   const WorkItem& item;

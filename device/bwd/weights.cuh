@@ -57,10 +57,11 @@ struct EarlyRowValues<true> {
 
 // s becomes the weights, p the weights rounded to T, for as many columns of queries as s has.
 //
-// weight = 2^(scaled score - lse). A row is large where the rounding of lse would show: lse has a last place of its
-// own, and the largest weight, near 2^0, would be off by as much. Exponents within the rounding of both, 2^-20 of lse,
-// are taken as 0: such keys cannot be told from the largest one. And no weight is above 1. Only masked iterations ask,
-// and where a row is large all iterations are masked.
+// weight = 2^(scaled score - lse). A row is large (|lse| > large_lse, delta.cuh) where the last place of lse is so
+// large that the weight of the largest key visibly differs from what it should be. There an exponent of at most 2^-20
+// |lse| in magnitude, which is within the rounding of score and lse, is taken as 0: such keys cannot be told from the
+// largest one. An exponent above 0 is taken as 0 too. Only iterations with a mask have this test, and where some row is
+// large all iterations are masked (QLoop).
 //
 // Where the score modification has a gradient of its own, s becomes weight x gradient, which dS needs; p stays the
 // weights.

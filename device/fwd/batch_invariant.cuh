@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: batch-invariant variants. A row's bits depend on its q, on the keys that it attends to and on their
-// positions only, whatever tile it lies in and whichever rows share that tile:
+// device/fwd: batch-invariant variants. For finite V a row's bits depend only on its q, on the keys that it attends to
+// and on their positions, whatever tile it lies in and whichever rows lie next to it:
 //
 // - Every tile takes the exact step. The guarded one is a vote of a warp; the one vote of the exact step, whether a row
 //   is large, changes no bit of the other rows.
-// - Tiles have 64 keys, and what a row does not attend to of them adds 0 to sums that stay as they are.
+// - Tiles have 64 keys, and what a row does not attend to of them adds 0 x V to sums that stay as they are; only where
+//   V is not finite is that NaN.
 // - Keys are cut into parts at the same keys for all rows (batch_invariant_parts, contract/split.h), each is a
 //   softmax of its own, and parts are merged in descending key order (device/attn/lse_merge.cuh). A split-KV variant
 //   leaves that to device/fwd/combine.cuh; others keep what they have in the workspace, which stays in L2

@@ -81,7 +81,9 @@ struct Consumer {
   // Of item i with the kv tiles 0, 1, ... last, in the order of issue (between two | products overlap):
   //   S(i, 0) | softmax | S(i, 1) P V(i, 0) | softmax | ... | S(i, last) P V(i, last - 1) | softmax |
   //   P V(i, last) S(i + 1, 0) | epilogue of i, softmax of (i + 1, 0) | ...
-  // So S is issued once more than there are tiles, and after the last item for none: that one is not read.
+  // So there is one S for every tile, and one more after the last item. That one multiplies whatever lies in the
+  // stages, and its result is discarded: for it the Dispatcher completes an empty stage of q_ring, and the role that
+  // fills k_ring an empty stage of that. No V is needed.
   __device__ void run() {
     Scores s;
     Weights p;
@@ -163,12 +165,14 @@ struct Consumer {
     if constexpr (token_scales) release_k(item, kv_tile);
   }
 
-  // One kv tile in steady state. Between the issue of the two products and the wait for P V lies the softmax: P V
-  // runs under it, and it runs under the products of the other M tiles. K is given back after the guard, because a
-  // tile may be multiplied again; so a warp waits for V while it holds K. Where rows have scales, they lie next to K.
-  // Why nothing hangs: count iterations up; iteration t takes K(t) and V(t - 1). A warp that starts iteration t has
-  // itself given back K(t - 1) and V(t - 2) and all before. So also for the slowest warp rings of two stages have
-  // room for K(t) and V(t - 1).
+  // One kv tile in steady state. Between the issue of the two products and the wait for P V lies the softmax: P V runs
+  // under it, and it runs under the products of the other M tiles.
+  // Where there is a guard, K of the tile is released only after it has passed, since recompute_scores() multiplies K
+  // again; so a warp may wait for V while it still holds K. With token scales a warp holds the stage of K until P is
+  // rounded, because the factors of the tile's rows lie in the same stage.
+  // No deadlock: iterations count up, and iteration t needs K(t) and V(t - 1). A warp that enters iteration t has
+  // released K(t - 1), V(t - 2) and everything before. So with rings of two stages there is always room for K(t) and
+  // V(t - 1), even for the slowest warp.
   template <bool Boundary>
   __device__ __forceinline__ void kv_iteration(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
                                                Weights& p, Output& o) {

@@ -31,14 +31,16 @@ struct ConsumerQ {
   // From here on, tile() is the next item's, once take() has returned.
   __device__ __forceinline__ void advance() { at.advance(); }
 
-  // After advance(): where Q of the item before was, for its O. Whoever writes there makes sure that all warps of the
-  // Consumer have had their last S of that item.
+  // After advance(): the stage in which Q of the item before was, for O of that item. Whoever writes there makes sure
+  // that all warps of the Consumer have had their last S of that item.
   __device__ __forceinline__ Tile& begin_o() {
     has_o = true;
     return smem.q[at.stage ^ 1];
   }
-  // Waits until TMA has read that O, which is usually long ago. The Dispatcher needs the stage only for the item after
-  // this one. That of the last item is never given back: the Dispatcher's last fill takes the other stage.
+  // Waits until TMA has read that O, which is usually long ago, and releases its stage, in which the Dispatcher loads Q
+  // of the item after this one. The stage of the last item is never released, and no warp waits for it: after items
+  // 0 to N - 1 the Dispatcher's last fill is number N, which takes the stage of item N - 2, and this is released during
+  // item N - 1.
   __device__ __forceinline__ void release_o() const {
     if (!o_leaves_here || !has_o || threadIdx.x % 32 != 0) return;
     ptx::tma_store_wait_read();

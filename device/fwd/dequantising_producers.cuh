@@ -7,12 +7,13 @@
 //
 // StoredLoader -- stored_ring --> Dequantisers -- k_ring, v_ring --> Consumers.
 //
-// Why nothing hangs. All goes in one order, K of a tile before its V, and neither role waits except for the stage that
-// it reads and for room. So it is enough that there is room for what the slowest Consumer warp waits for. In iteration
-// t that is K of t or V of t - 1, and it has given back K of t - 1 and V of t - 2 and all before: in rings of two
-// stages there is room for both. Between two items it holds the last V of one while it skips the first K tiles of the
-// next, stages - 1 at most (MTile::first_tile). K of the one that it needs comes after as many V tiles as it skips:
-// with the one that it holds they are no more than there are stages.
+// No deadlock. K and V tiles pass through all rings in one order, K of a tile before its V. The StoredLoader waits only
+// for an empty stage, a Dequantiser only for a full one and an empty one. So it suffices that k_ring and v_ring have
+// room for the tile that the slowest Consumer warp waits for. In iteration t that is K(t) or V(t - 1), and the warp has
+// released K(t - 1), V(t - 2) and everything before: in rings of two stages there is room for both. Between two items
+// it holds the last V of one while it skips the first K tiles of the next, stages - 1 at most (MTile::first_tile). The
+// K that it needs comes after as many V tiles as it skips: with the one that it holds they are no more than there are
+// stages.
 #pragma once
 #include "contract/fields.h"
 #include "contract/fwd_params.h"
@@ -78,9 +79,12 @@ struct StoredLoader {
 };
 
 // The same where K and V are paged and a second warp is free: a warp for K and one for V, which alternate in the ring.
-// To issue the loads of a tile takes as long as to read the tile. A stage is filled again when what is in it was taken;
-// all is taken in the order of the ring, so neither warp is more than one lap of the ring ahead of the other, and the
-// parity is enough.
+// To issue the loads of a tile takes as long as to read the tile.
+// With an odd number of stages each warp fills every stage, and the parity is unambiguous all the same. Number the
+// tiles by their position in the ring: the warp of K fills the even positions, that of V the odd ones. A warp that
+// waits for room for position p has filled p - 2, so position p - 2 - stages was empty. Stages are emptied in the order
+// of the ring, and there are two or more; so position p - 2 x stages, which had the stage of p two laps ago, is
+// empty too, and the barrier is at most one phase behind the one that the warp waits for.
 template <class Kernel, KvSide Side>
 struct StoredLoaderOf {
   static constexpr FwdVariant V = Kernel::variant;

@@ -30,7 +30,7 @@ struct Epilogue {
   const FwdParams& params;
   typename Kernel::Smem& smem;
 
-  // All tiles of an item are in. number: of the M tile; half, q: the Consumer's; q has advanced.
+  // After the last kv tile of an item. number: of the M tile; half, q: the Consumer's; q has advanced.
   template <class Softmax>
   __device__ void run(const WorkItem& item, int number, int half, ConsumerQ<Kernel>& q, const Softmax& softmax,
                       float o_scale, typename Kernel::Output& o) {

@@ -62,11 +62,14 @@ struct FinalEpilogue {
     else
       store_o<V>(params, addresses, o, half);
     if (fwd_sharers(V) > 1 && half > 0) return;
+    // All four lanes of a quad have read the old lse in sinks(), and only its first lane writes the new one.
+    if constexpr (V.merges_lse) __syncwarp();
     store_lse(top, bottom);
   }
 
-  // By way of a tile in shared memory, whose rows from first_row on are only this Consumer's. TMA has read a warp's
-  // rows there once tma_store_wait_read() returns to the warp's first lane.
+  // Through a tile in shared memory, of which only this Consumer has the rows from first_row to first_row + 63, each
+  // of its warps 16 of them. The first lane issues the warp's TMA stores, so only that lane can wait until TMA has read
+  // the rows (tma_store_wait_read()).
   template <class Tile>
   __device__ __forceinline__ void run_through(Tile& tile, int first_row, attn::Finish top, attn::Finish bottom,
                                               Output& o) const {

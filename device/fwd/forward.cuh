@@ -32,14 +32,15 @@
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. The overlap continues across work items: the last P V of one and the first S of
 //           the next are in flight together, and O is stored meanwhile.
-// Launches  The next kernel of the stream may start (device/ptx/launch.cuh) after the last fetch. With split-KV that
-//           kernel is combine, which is small and waits, so it may start before the first item. (So may any other
-//           kernel after PackGQA in one part, where there is no combine.) A ragged problem may be two launches, the
-//           sequences with many rows first. Then the second one (overlaps_another) overlaps with the first without
-//           waiting for it, which is safe for two reasons. The first, which has no combine, lets it start only after
-//           its own wait, so all older kernels have ended and what they wrote is visible. And the two write disjoint
-//           rows, and have counters of tickets and regions of the workspace of their own. The Dispatcher of the second
-//           waits at its end, so that whoever waits for the second launch waits for both.
+// Launches  Programmatic dependent launch (device/ptx/launch.cuh): the kernel triggers the start of the next one
+//           (griddepcontrol.launch_dependents) after its last ticket. With split-KV it does so before its first item,
+//           since the next kernel is combine, which is small and waits itself (griddepcontrol.wait). (So may any other
+//           kernel after PackGQA in one part, where there is no combine.)
+//           A ragged problem may be two launches, the sequences with many rows first. The second one (overlaps_another)
+//           does not wait for the first before it starts. That is safe for two reasons. The first, which has no
+//           combine, triggers only after its own wait, so all older kernels have ended and what they wrote is visible.
+//           And the two write disjoint rows, and have counters of tickets and regions of the workspace of their own.
+//           The Dispatcher of the second waits at its end, so that whoever waits for the second launch waits for both.
 // Barriers  A wait on full has the parity Cursor::phase, one on empty the other parity (device/tile/ring.cuh);
 //           fetch_now and mma_order count for themselves.
 //           barrier         arrivals on full                        arrivals on empty
@@ -49,9 +50,10 @@
 //                                                                   4 C + 2; FP8 MMAs 4 C + 3; variants that dequantise
 //                                                                   on load 4 C + 3, with a warpgroup for that 4 C + 5,
 //                                                                   and with two StoredLoaders 4 C + 6
-//           q_ring          bytes                                   one per Consumer warp, after its last S; where O
-//                                                                   leaves through Q's stage, after O has left, in the
-//                                                                   next item's first iteration (consumer_q.cuh)
+//           q_ring          bytes                                   one per Consumer warp, after the item's last S;
+//                                                                   with OStore::through_q in the next item's first
+//                                                                   iteration, after TMA has read O from the stage
+//                                                                   (consumer_q.cuh)
 //           k_ring, v_ring  bytes; slots: 33 (kv_source.cuh); V     one per Consumer warp
 //                           that is transposed, K and V that are
 //                           dequantised: one per warp that does it

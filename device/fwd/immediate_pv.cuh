@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: iterations of Consumers with immediate PV (fwd_immediate_pv); consumer.cuh has what an iteration is
-// otherwise.
+// device/fwd: iterations of variants that issue P V of a tile right after its own softmax, and not behind S of the next
+// tile (fwd_immediate_pv); consumer.cuh has the others.
 //
 // P V follows the softmax of its tile. Only two other Consumers fill the time until then, so little stands between the
 // last exponential and the issue of P V: V is awaited before the softmax, when it has long been there, and K is given
@@ -18,7 +18,7 @@
 
 namespace froghopper::fwd {
 
-// O += P V of a tile whose V is there. Behind it O may be promoted: before P V of the next tile, where it is due.
+// O += P V of a tile whose V is there. Then O is promoted, if that is due before P V of the next tile.
 template <class Kernel>
 __device__ __forceinline__ void Consumer<Kernel>::multiply_v_immediately(const WorkItem& item, int kv_tile,
                                                                          const Softmax& softmax, const Weights& p,

@@ -71,10 +71,10 @@ __device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
   if constexpr (V.kv.layout == KvLayout::paged_cp_async) at.arrive_full(ring);
 }
 
-// By whoever has waited for a stage that a loader fills, before wgmma reads it. cp.async writes by the generic proxy
-// and completes after its thread has gone on, so the writer cannot fence; the reader does, after the mbarrier has
-// ordered the writes before it. (Stages that Transposers or Dequantisers fill are fenced by these already: there it is
-// executed needlessly.)
+// Called after the wait for a stage, before the wgmma that reads it. Only slots need it: cp.async writes through the
+// generic proxy and completes asynchronously, so the thread that issues it cannot execute the proxy fence. The threads
+// that read do, after the wait for the mbarrier has made the writes visible to them. (For stages that Transposers or
+// Dequantisers fill it is redundant: these have fenced.)
 template <FwdVariant V>
 __device__ __forceinline__ void fence_for_wgmma() {
   if constexpr (V.kv.layout == KvLayout::paged_cp_async) ptx::fence_proxy_async_shared();
@@ -117,15 +117,16 @@ struct PageOfRow {
   }
 };
 
-// Lane l has the l-th of 32 boxes, and has read the table for the next 32, which lie below.
+// The boxes are visited in descending key order, a group of 32 at a time: lane l has box l of the present group, and
+// has read the table for box l of the next group, which is 32 boxes lower.
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvLayout::paged_tma> {
   const FwdParams& params;
   PageOfRow page_of;
   int head;
   int first;      // row of lane 0's box
-  int here, end;  // of this lane's box: its rows that count, and where in granules of the map they end
-  int next_page;  // of its box among the next 32
+  int here, end;  // of this lane's box: its rows that count; the map coordinate, in granules, of the row after them
+  int next_page;  // of this lane's box in the next group
 
   __device__ KvSource(const FwdParams& params, const WorkItem& item)
       : params(params), page_of(params, item), head(kv_head<V>(params, item)) {
@@ -165,10 +166,11 @@ struct KvSource<V, Side, KvLayout::paged_tma> {
   static __device__ int lane() { return threadIdx.x % 32; }
 };
 
-// Lane l has the rows l, l + 32, ... of a tile, and has read the table for those of the next tile, which lies below.
-// Each lane copies 16 bytes of a row, or of one of several rows at once, always of the same columns. So 32 copies take
-// a shuffle for the number of the row's granule, a product for its address, and little more: a warp has to issue them
-// at its share of the memory's speed. docs/experiments/0051-even-splits.md.
+// Lane l looks up the pages of the rows l, l + 32, ... of a tile, and has read the table for those of the next tile,
+// which lies below. To copy, each lane always has the same columns, 16 bytes wide; where a row has fewer than 32 such
+// pieces, the warp copies several rows at once. So 32 copies take one shuffle (the row's granule, from the lane that
+// has looked it up), one multiplication (its address) and little more. With more, the rate at which this one warp
+// issues copies would be the limit instead of memory. docs/experiments/0051-even-splits.md.
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvLayout::paged_cp_async> {
   static constexpr int groups = (V.tiles.kv + 31) / 32;  // of 32 rows

@@ -117,9 +117,10 @@ struct Dispatcher {
     q.begin_fill(smem.q_ring, 0);
   }
 
-  // Every CTA has one item or none, so no ticket is fetched. Consumers store an item only when the next one is known,
-  // and a launch's first ticket takes two or three dependent accesses to global memory (the counter has to be reset),
-  // some 2 us: a short item would wait for it before its store. The loader of K may arrive at fetch_now all the same.
+  // Every CTA has one item or none, so no ticket is fetched, and the end marker can be published immediately. That
+  // pays: Consumers run the epilogue of an item only after they have taken the next one, and a launch's first ticket
+  // takes two or three dependent accesses to global memory (the counter has to be reset), some 2 us, which the epilogue
+  // of a short item would wait for. The loader of K may arrive at fetch_now all the same; no warp waits there.
   __device__ void take_only(const WorkItem& item) {
     let_next_kernel_start();
     if (!first_lane()) return;

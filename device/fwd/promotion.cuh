@@ -19,7 +19,8 @@
 
 namespace froghopper::fwd {
 
-// Whether a row max has moved since a slice of O was promoted, a bit for each slice.
+// One bit for each slice of O: whether a row max has changed since the slice was last promoted, so that its sum in the
+// workspace needs a rescale.
 struct Moved {
   ptx::u32 slices = 0;
 
@@ -41,7 +42,8 @@ struct Promotion {
   const FwdParams& params;
   int consumer;
 
-  // Whether a row has sums once all its tiles are in. Of several slices, one would be due in rows too short to need it.
+  // Whether the M tile has sums in the workspace after its last kv tile. due() asks for it too: with several slices
+  // kv_tile % step == 0 also holds in M tiles that visit too few kv tiles to need promotion.
   static __device__ bool has_sums(TileSequence<int> visited) { return visited.first() - visited.last() > tiles; }
   static __device__ bool due(int kv_tile, TileSequence<int> visited) {
     return kv_tile % step == 0 && kv_tile > visited.last() && has_sums(visited);
@@ -57,7 +59,8 @@ struct Promotion {
       if (slice == i) put_aside(i, first, now, moved, o);
   }
 
-  // O becomes the whole of it. Its last product may be on its way. S is free: its registers take what comes from L2.
+  // O becomes the whole sum. Its last product may still be in flight. S is not needed any more, so its registers can
+  // hold the sums that are loaded from L2.
   __device__ __forceinline__ void finish(TileSequence<int> visited, const attn::E4m3Softmax& now, const Moved& moved,
                                          Output& o) const {
     if (!has_sums(visited)) return;
@@ -89,7 +92,7 @@ struct Promotion {
     const auto group = [&](int i) { return o.x + 4 * (begin + i); };
     const auto sum = [&](int i) { return sums + (headers + begin + i) * warpgroup; };
     if (!first && !moved.since(slice)) {
-      // The row maxima are those of the header: L2 adds, and no thread waits for it.
+      // The row maxima are still those of the header, so nothing is rescaled: L2 adds, and no warp waits for it.
 #pragma unroll
       for (int i = 0; i < of_slice; ++i)
         ptx::red_add_v4_f32(&sum(i)->x, group(i)[0], group(i)[1], group(i)[2], group(i)[3]);

@@ -68,9 +68,10 @@ struct MTile {
 
   // The kv tiles of the item that this M tile visits, in descending key order: from the one with the highest keys
   // that it attends to, or only the one with the lowest keys where it has no rows.
-  // It skips at most stages - 1 tiles; with more, its wait might not end. Until it has K of its first tile it may hold
-  // the last V of the item before, so v_ring has stages - 1 stages for V of the tiles that it skips. Where one role
-  // fills both rings, in the order K0 V0 K1 V1 ..., that K comes after all of those V. With two stages:
+  // It skips at most stages - 1 tiles; with more there could be a deadlock. While its Consumer waits for K of its first
+  // tile, it may still hold V of the last tile of the item before, so only stages - 1 stages of v_ring are free for V
+  // of the tiles that it skips. Where one role fills both rings, in the order K0 V0 K1 V1 ..., that K comes only after
+  // V of all of these. With two stages:
   //   it skips K0         V0 takes the free stage, and K1 comes
   //   it skips K0 and K1  V0 takes the free stage, V1 has none until the held V is given back, and K2 comes after V1
   // Where K and V have Loaders of their own, that K takes the stage of a K of an earlier item, and no M tile needs a V

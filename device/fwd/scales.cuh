@@ -63,11 +63,14 @@ struct ScalesOfBlocks {
     const int keys = V.ragged ? item.lengths.seq_kv : params.seq_kv;
     read(params, min(kv_tile, (keys + V.tiles.kv - 1) / V.tiles.kv - 1));
   }
-  // The tile visited next may be -1, after the one with the lowest keys: that has the first pair, which is of no
-  // block.
+  // The tile visited next may be -1, after the one with the lowest keys: that has the first pair, which is of no block.
+  // Pairs are prepared for params.seq_kv keys (dequantise.cuh). A ragged sequence, whose length is in the device's
+  // memory, may be longer against the rules: its other keys have the last pair, for what follows is the next head's.
   __device__ __forceinline__ void read(const FwdParams& params, int kv_tile) {
     constexpr int of_block = scale_block / V.tiles.kv;
-    next = pair(params, of_head + (kv_tile + of_block) / of_block);
+    int number = (kv_tile + of_block) / of_block;
+    if constexpr (V.ragged) number = min(number, params.block_scales.head - 1);
+    next = pair(params, of_head + number);
   }
   static __device__ float o_scale_of(const FwdParams& params, const WorkItem& item) {
     return pair(params, first_of(params, item)).k;

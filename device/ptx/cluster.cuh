@@ -22,8 +22,9 @@ __device__ __forceinline__ u32 smem_addr_at(const void* p, u32 cta) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(smem_addr(p)), "r"(cta));
   return there;
 }
-// It orders nothing: with .release it would wait for every add to global memory of this thread. What was read by wgmma
-// or by loads whose values are here has been read.
+// Arrives at a barrier of that CTA, without release semantics: a release would wait for every add to global memory of
+// this thread. So it may only signal that reads are over: those of completed wgmmas, and of loads whose values have
+// been used.
 __device__ __forceinline__ void mbarrier_arrive_at(u64* bar, u32 cta) {
   asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(smem_addr_at(bar, cta))
                : "memory");

@@ -5,7 +5,8 @@
 
 namespace froghopper::ptx {
 
-// threadIdx.x, read where it stands, so that nothing computed from it is kept from before.
+// threadIdx.x, read here again from its special register, so that what follows from it is computed here and not kept in
+// registers from before.
 __device__ __forceinline__ u32 thread_here() {
   u32 thread;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));

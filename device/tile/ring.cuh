@@ -20,8 +20,9 @@ struct Ring {
     }
   }
 
-  // There are two ways to walk a ring. A Cursor keeps stage and phase: for main loops in which a ring advances by
-  // itself. Or, below, one counts: number n lies in stage n % Stages. Rings that advance together need one number.
+  // There are two ways to walk a ring. A Cursor keeps stage and phase, as PipelineState of CUTLASS does: for a ring
+  // that advances by itself. The functions here take a running count n instead: it lies in stage n % Stages, and its
+  // phase is n / Stages & 1. So rings that advance together need one count.
   static __device__ int stage(ptx::u32 n) { return n % Stages; }
   static __device__ ptx::u32 phase(ptx::u32 n) { return n / Stages & 1; }
   __device__ void wait(ptx::u32 n) { ptx::mbarrier_wait(&full[stage(n)], phase(n)); }
@@ -33,8 +34,8 @@ struct Ring {
   __device__ void arrive_empty(ptx::u32 n) { ptx::mbarrier_arrive(&empty[stage(n)]); }  // one thread
 };
 
-// One side's position in a ring. Producers start one lap ahead: the first wait on `empty` falls through. Sleeps: waits
-// take mbarrier_wait_asleep().
+// One side's position in a ring. Producers wait on `empty` with the inverted phase, so their first Stages waits return
+// at once (as make_producer_start_state of CUTLASS has it). Sleeps: waits take mbarrier_wait_asleep().
 template <int Stages, bool Sleeps = false>
 struct Cursor {
   int stage = 0;

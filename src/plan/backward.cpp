@@ -263,7 +263,15 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
   // It reads grad_o before it waits, so with a gate, where the kernel before writes that, it begins after it. It also
   // draws tickets before it waits, so another run on the same workspace must be over, which the delta kernel waits for.
   const bool overlaps = !p.gate && delta_ctas > 0;
-  if (grid > 0 && p.rows_kv() > 0) add(v, grid, step_of(p, v, device, hints), overlaps);
+  if (grid > 0 && p.rows_kv() > 0) {
+    const BackwardStep step = step_of(p, v, device, hints);
+    if (!dq_order_fits(step.order, step.light_first))
+      return Failure{FH_INTERNAL,
+                     text("the first {} pairs, whose lightest kv tile comes first, are not whole sections "
+                          "of {} pairs. This is a bug of froghopper; please report it.",
+                          step.light_first, step.order.section)};
+    add(v, grid, step, overlaps);
+  }
   // Sequences of lengths of their own have rows of no sequence, which are cleared.
   const int64_t ctas = std::max<int64_t>(tiles + (p.sink ? p.heads_q : 0), v.ragged ? sms : 0);
   if (ctas > 0) add(grad_q, ctas, GradQStep{grad_q});

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "src/base/counted.hpp"
@@ -105,6 +106,16 @@ int64_t batch_bytes(const View& v) { return v.batch <= 1 || v.empty() ? 0 : v.st
 }  // namespace
 
 int64_t granule_bytes(const View& v) { return std::gcd(stride_bytes(v, v.stride_seq, v.seq), batch_bytes(v)); }
+
+Result<void> check_slots(const Named& tensor) {
+  const auto& [name, v] = tensor;
+  const int64_t bytes = granule_bytes(v);
+  if (bytes <= std::numeric_limits<int>::max()) return {};
+  return misfit(
+      text("{}.stride_seq is {} and {}.stride_batch is {}, in elements; pages of so few rows need a greatest common "
+           "divisor below 2^31 bytes, but it is {}. Copy {} so that its rows lie one after the other.",
+           name, v.stride_seq, name, v.stride_batch, bytes, name));
+}
 
 // TMA compares coordinates with extents, so for the hardware to see the end of every sequence, the end must lie at the
 // extent of a dimension. The row dimension has 2^30 rows, and row r of a sequence of `length` rows is asked for at
