@@ -51,21 +51,21 @@ TEST(Order, FixedLengthsVisitEveryItemOnce) {
     }
 }
 
-// Of one pair the tiles come in turn, which CTAs that add in order rely on: of the first pairs the last one first. That
-// is so exactly where dq_order_fits() says it, but for a single tile, which always comes in turn.
-TEST(Order, TilesOfAPairComeInTurnFromTheLightestOrTheHeaviest) {
+// Of one pair the tiles come in order, which CTAs that add in order rely on: of the first pairs the last one first.
+// That is so exactly where dq_order_fits() says it, except for a single tile, which always comes in order.
+TEST(Order, TilesOfAPairComeInOrderFromTheLightestOrTheHeaviest) {
   for (const auto& [pairs, items_of_pair, section, tail, in_sections] : shapes())
     for (int light_first = 0; light_first <= pairs && tail == 0; ++light_first) {  // gradients have no tail
       const Order order = {pairs * items_of_pair, pairs, items_of_pair, section, in_sections, tail, 0};
       std::vector<int> taken(pairs);
-      bool in_turn = true;
+      bool in_order = true;
       for (int number = 0; number < order.items; ++number) {
         const Item item = item_in_dq_order(order, number, light_first);
         ASSERT_TRUE(item.pair >= 0 && item.pair < pairs) << number;
         const int its = taken[item.pair]++;
-        in_turn = in_turn && item.of_pair == (item.pair < light_first ? items_of_pair - 1 - its : its);
+        in_order = in_order && item.of_pair == (item.pair < light_first ? items_of_pair - 1 - its : its);
       }
-      EXPECT_EQ(in_turn, items_of_pair == 1 || dq_order_fits(order, light_first))
+      EXPECT_EQ(in_order, items_of_pair == 1 || dq_order_fits(order, light_first))
           << pairs << " pairs, " << items_of_pair << " tiles, section " << section << ", " << in_sections
           << " in sections, light first " << light_first;
       EXPECT_EQ(std::ranges::count(taken, items_of_pair), pairs);

@@ -2,7 +2,7 @@
 // device/attn: softmax.cuh for weights that become e4m3, or f16; tile_softmax.cuh is for weights that become bf16.
 // In both, K and V of every kv tile have scales of their own.
 //
-// e4m3 reaches 448, and rounds to 2^-4 of a number down to 2^-6, below that to 2^-10. So a row's largest weight is kept
+// e4m3 reaches 448, and rounds to 2^-4 of a value down to 2^-6, below that to 2^-10. So a row's largest weight is kept
 // between 16 and 448: a row starts at 16, so that few tiles pass 448. A tile whose weights would pass 448 moves the row
 // max so that its largest weight becomes 64, not 16: the row is unlikely to grow by as much again, and the larger its
 // weights are, the fewer of the small ones are lost.

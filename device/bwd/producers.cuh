@@ -261,9 +261,9 @@ struct ProxyFencer {
 //   of n + 1 (q_ring, empty), which the Consumers do after these adds, and for an item's last iteration from
 //   item_adds_issued.
 //
-// A barrier must not complete two phases while somebody waits for one of them, or the parity would be ambiguous. So the
-// DqOrderWaiter lets iteration n pass only when the DqOrderSignaller has seen the adds of n - 2 (signalled_ring), and
-// item_adds_issued has two stages.
+// A barrier must not complete two phases while a thread waits for one of them, or the parity would be ambiguous. So the
+// DqOrderWaiter lets iteration n pass only when the DqOrderSignaller has seen the adds of n - 2 (signalled_ring),
+// and item_adds_issued has two stages.
 template <class Kernel>
 struct DqOrderWaiter {
   static __device__ void run(const BwdParams& params, typename Kernel::Smem& smem) {

@@ -51,7 +51,7 @@ struct ConsumerMma {
   }
   // Once, before the first product: lets the first Consumer issue.
   __device__ __forceinline__ void begin() const { order.begin(); }
-  // Passes the turn to the next Consumer. Called when S has completed; between two items, when the last P V of the
+  // Passes the slot to the next Consumer. Called when S has completed; between two items, when the last P V of the
   // finished item has completed and S of the next item is issued.
   __device__ __forceinline__ void pass_order() const { order.pass(); }
   // S once more, of the tile whose K is still held.

@@ -38,7 +38,7 @@ struct ConsumerQ {
     return smem.q[at.stage ^ 1];
   }
   // Waits until TMA has read that O, which is usually long ago, and releases its stage, in which the Dispatcher loads Q
-  // of the item after this one. The stage of the last item is never released, and nobody waits for it: after items
+  // of the item after this one. The stage of the last item is never released, and no warp waits for it: after items
   // 0 to N - 1 the Dispatcher's last fill is number N, which takes the stage of item N - 2, and this is released during
   // item N - 1.
   __device__ __forceinline__ void release_o() const {

@@ -68,7 +68,7 @@ struct FinalEpilogue {
     store_lse(top, bottom);
   }
 
-  // Through a tile in shared memory, of which this Consumer alone has the rows from first_row to first_row + 63, each
+  // Through a tile in shared memory, of which only this Consumer has the rows from first_row to first_row + 63, each
   // of its warps 16 of them. The first lane issues the warp's TMA stores, so only that lane can wait until TMA has read
   // the rows (tma_store_wait_read()).
   template <class Tile>

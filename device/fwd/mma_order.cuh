@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the order in which the Consumers of a CTA issue the MMAs of a kv tile: the ping-pong scheduling of
-// FlashAttention-3, for any number of Consumers in round-robin order, by mbarriers. A Consumer passes the turn when its
+// FlashAttention-3, for any number of Consumers in round-robin order, by mbarriers. A Consumer passes the slot when its
 // S = Q K^T has completed. Between two items, where the last P V of one and the first S of the next are in flight
-// together, it passes the turn when that P V has completed. While it computes the softmax, the next Consumer issues its
+// together, it passes the slot when that P V has completed. While it computes the softmax, the next Consumer issues its
 // MMAs. Without an order all of them get S at the same time, and then all of them want the exponential unit
 // (docs/10-fp8.md).
 //

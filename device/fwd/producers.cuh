@@ -117,10 +117,10 @@ struct Dispatcher {
     q.begin_fill(smem.q_ring, 0);
   }
 
-  // Every CTA has one item or none, so no ticket is fetched, and the end marker can be published at once. That pays:
-  // Consumers run the epilogue of an item only after they have taken the next one, and a launch's first ticket takes
-  // two or three dependent accesses to global memory (the counter has to be reset), some 2 us, which the epilogue of a
-  // short item would wait for. The loader of K may arrive at fetch_now all the same; nobody waits there.
+  // Every CTA has one item or none, so no ticket is fetched, and the end marker can be published immediately. That
+  // pays: Consumers run the epilogue of an item only after they have taken the next one, and a launch's first ticket
+  // takes two or three dependent accesses to global memory (the counter has to be reset), some 2 us, which the epilogue
+  // of a short item would wait for. The loader of K may arrive at fetch_now all the same; no warp waits there.
   __device__ void run_single_item(const WorkItem& item) {
     let_next_kernel_start();
     if (!first_lane()) return;

@@ -67,7 +67,7 @@ struct MTile {
   }
 
   // The kv tiles of the item that this M tile visits, in descending key order: from the one with the highest keys
-  // that it attends to, or the one with the lowest keys alone where it has no rows.
+  // that it attends to, or only the one with the lowest keys where it has no rows.
   // It skips at most stages - 1 tiles; with more there could be a deadlock. While its Consumer waits for K of its first
   // tile, it may still hold V of the last tile of the item before, so only stages - 1 stages of v_ring are free for V
   // of the tiles that it skips. Where one role fills both rings, in the order K0 V0 K1 V1 ..., that K comes only after
