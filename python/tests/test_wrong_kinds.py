@@ -116,7 +116,7 @@ CASES = [
     (lambda: fa.flash_attn_varlen_qkvpacked_func(PACKED_QKV, [0, 5, 11], 6), "cu_seqlens must be a tensor of PyTorch"),
     (lambda: fa.flash_attn_varlen_qkvpacked_func(PACKED_QKV, whole(0, 5, 12), 6),
      r"cu_seqlens must be at most 11, .* but cu_seqlens\[2\] is 12"),
-    (lambda: fa.flash_attn_varlen_qkvpacked_func(PACKED_QKV, whole(0, 5, 11), 3), "max_seqlen must be at least 5"),
+    (lambda: fa.flash_attn_varlen_qkvpacked_func(PACKED_QKV, whole(0, 5, 11), 3), "max_seqlen must be at least 6"),
     (lambda: cached(q=None), "q must be a tensor of PyTorch, but is None"),
     (lambda: cached(v_cache=None), "v_cache must be a tensor of PyTorch, but is None"),
     (lambda: cached(window_size="x"), "window_size must be"),
