@@ -10,7 +10,7 @@
   bench/speed.py --device cpu --json bench/results/cpu.jsonl              both passes against PyTorch
   bench/speed.py --device cpu --only 'bwd f32.*causal' --threads 1
 
-Every cell is one turn group: each contender runs a short burst, in a new order each round, so that all of them meet the
+Every cell is one A/B group: each contender runs a short burst, in a new order each round, so that all of them meet the
 same clock, power and temperature. Its measurements, medians over the rounds, may be divided by each other. On a GPU a
 burst is a CUDA graph, so that no time of the host counts; on a CPU it is a loop, and both sides use the same threads
 and tensors that are [batch, heads, seq, dim] in memory, which PyTorch likes best. A rival that is not installed is

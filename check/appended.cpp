@@ -4,7 +4,7 @@
 // Let x be a number in exact arithmetic, S the sum of the magnitudes that its rotation adds up, |x| without one, and c
 // its scale: the one that is given or, where rows have their own, the one that was written; 1 without scales. fp32
 // knows x to d = 8 u32 S, and with norm to 64 u32 S: the row's sum of squares has up to 512 values, one after the
-// other at worst. What is stored may be off by one rounding besides,
+// other at worst. What is stored may be off by one more rounding,
 //
 //   d/c + max(u (|x/c| + d/c), s/2)
 //

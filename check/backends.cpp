@@ -14,7 +14,7 @@ Result<PlanHandle> create_plan(const Problem& p, const std::string& target) {
   return PlanHandle(plan, &fh_plan_destroy);
 }
 
-// Without the name of the C function, which nobody who uses the program has called.
+// Without the name of the C function, which no user of the program has called.
 Failure last_failure(fh_status status) {
   std::string text = fh_last_error();
   const size_t end = text.find(": ");

@@ -8,7 +8,7 @@ namespace froghopper::check {
 
 namespace {
 
-// A tensor may be left out: lengths of one side where the case says those of the other alone, and grad_lse.
+// A tensor may be left out: lengths of one side where the case says only those of the other, and grad_lse.
 bool is_there(const Case& c, const Tensor& tensor) {
   const bool one_side = c.used_q.empty() != c.used_kv.empty();
   if (tensor.view == &Views::seqused_q && one_side && c.used_q.empty()) return false;

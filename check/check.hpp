@@ -13,7 +13,7 @@ namespace froghopper::check {
 
 // A line of a case file: "PROBLEM LINE : key=value ... # reason". Blanks may be repeated to line columns up.
 //   lens_q=0,7,1023 lens_kv=...   varlen: rows of each sequence (else a fixed pseudo-random cut of total)
-//   used_q=... used_kv=...        seqused; with one of them alone, all rows of the other side count. append: used_kv
+//   used_q=... used_kv=...        seqused; with only one of them, all rows of the other side count. append: used_kv
 //                                 are rows that the cache has already, without them none
 //   data=NAME                     how inputs are drawn: normal (default), times4, huge, ... see data.cpp
 //   layout=NAME                   bshd (default), bhsd, padded, ...: strides of the tensors, see layout.cpp
@@ -62,7 +62,7 @@ std::unique_ptr<Inputs> make_inputs(const Case&, unsigned seed, FirstPass = Firs
 // backward problem are missing.
 std::unique_ptr<Inputs> make_inputs_to_measure(const Case&, unsigned seed);
 void repeat_pieces(Inputs&);  // in the blocks, which then have all their values
-// The values of tensors that are read or added to, but for o and lse of a backward problem, where all else is 0xff.
+// The values of tensors that are read or added to, except for o and lse of a backward problem, where all else is 0xff.
 void fill_inputs(const Case&, const Views&, unsigned seed);
 
 // Those of the tensors that the problem uses: of a backward problem's, what its forward problem takes.

@@ -2,7 +2,7 @@
 // check: the measures and their bounds.
 //
 // The yardstick is e, the error of plain loops that round inputs, weights and results to the storage type and sum in
-// fp32; beside 8-bit q, what Hopper is measured by sums as its tensor cores do (check/tensor_core.cpp). A backend
+// fp32; with 8-bit q, what Hopper is measured by sums as its tensor cores do (check/tensor_core.cpp). A backend
 // rounds at the same places, but other values there (its weights are relative to another maximum, its sums have
 // another order), so its errors are another draw of the same size: it may be off by 2 e. Where a case has only a few
 // values, the draw of the plain loops can happen to be small, down to 0; then a bound by 2 e alone would fail a right
@@ -30,15 +30,15 @@
 //       largest |lse|, every product is known to L u32 at best, and tensor cores cut it off there instead of rounding
 //       it, which makes all scores of a row a little more alike.
 //
-// Some results are exact: a row that is 0 in exact arithmetic (no key is seen) is 0, and an lse of minus infinity is
-// minus infinity.
+// Some results are exact: a row that is 0 in exact arithmetic (no key is attended to) is 0, and an lse of minus
+// infinity is minus infinity.
 //
-// Tensors are judged one after the other, each by its own values. lse and max_logit alone are of another kind: the
+// Tensors are judged one after the other, each by its own values. only lse and max_logit are of another kind: the
 // logarithm of a sum and a score, so their error is absolute where they are near 1 and relative where they are large.
 //
-// A gradient has one more second term, since it is a sum that may cancel: for a row that sees one key it is 0 in exact
-// arithmetic, weight (g.v - delta) k with g.v = delta, and what any other arithmetic leaves there is a part of g.v and
-// of delta, not of 0. The oracle says for every element what was added up (oracle::Gradients):
+// A gradient has one more second term, since it is a sum that may cancel: for a row that attends to one key it is 0 in
+// exact arithmetic, weight (g.v - delta) k with g.v = delta, and what any other arithmetic leaves there is a part of
+// g.v and of delta, not of 0. The oracle says for every element what was added up (oracle::Gradients):
 //
 //   A  (rounded)  the norm, over all that was added, of the products whose one factor, a weight or ds, is rounded to
 //                 the storage type. Each rounding is evenly spread over +-u of its product: a standard deviation of
@@ -62,8 +62,8 @@
 // lse that is given knows nothing of that. So all weights are off by one factor, and the gain by D_qk/16 (1 + L) u32
 // more.
 //
-// Exact are the rows of which nothing was added up, since they see no key or no row sees them: they are 0, or what they
-// were before where gradients are added to it.
+// Exact are the rows of which nothing was added up, since they attend to no key or no row attends to them: they are 0,
+// or what they were before where gradients are added to it.
 #include "check/compare.hpp"
 
 #include <algorithm>
@@ -122,7 +122,7 @@ std::string wrong_infinity(const Expected& expected, const std::vector<double>& 
   for (size_t i = 0; i < expected.exact.size(); ++i)
     if (const double exact = expected.exact[i]; std::isinf(exact) && found[i] != exact)
       return text("{} {}: {} must be {} and is {}", name_of(expected, i),
-                  exact < 0 ? "sees no key" : "has an infinite logit", expected.tensor->name, exact, found[i]);
+                  exact < 0 ? "attends to no key" : "has an infinite logit", expected.tensor->name, exact, found[i]);
   return {};
 }
 

@@ -50,7 +50,7 @@ constexpr Data kinds[] = {
      [](int64_t j, int64_t n) { return static_cast<float>((n - 1 - j) / 128 * 100); }},
     {"falling_100_a_tile", small, small, [](int64_t j, int64_t) { return static_cast<float>(j / 128 * 100); }},
     {"rising_20_a_key", small, small, [](int64_t j, int64_t n) { return static_cast<float>(n - j) * 20; }},
-    // A maximum far above the rest, seen last, in the middle, or rather early.
+    // A maximum far above the rest, which comes last, in the middle, or rather early.
     {"late_200", small, small, [](int64_t j, int64_t) { return j < 3 ? 200.0f : 0.0f; }},
     {"middle_200", small, small, [](int64_t j, int64_t n) { return within(j, n, 0.5, 0.502) ? 200.0f : 0.0f; }},
     {"middle_90", small, small, [](int64_t j, int64_t n) { return within(j, n, 0.5, 0.502) ? 90.0f : 0.0f; }},
@@ -106,7 +106,7 @@ float end_of_range(uint64_t i) {
   using Float = std::numeric_limits<float>;
   constexpr float largest = Float::max(), infinity = Float::infinity();
   // 2.4e38 and more is infinite in base 2. The ordinary number is small: a GPU takes the difference of two products for
-  // slope times distance, whose rounding grows with the slope, and beside these ends lse is judged strictly.
+  // slope times distance, whose rounding grows with the slope, and next to these ends lse is judged strictly.
   constexpr std::array ends = {largest,  0.015625f,           -infinity, 2.4e38f,
                                infinity, Float::denorm_min(), -largest,  Float::min()};
   return ends[i % ends.size()];

@@ -20,8 +20,8 @@ double products(const Problem& p, const Views& views, const Group& group) {
   const int64_t rows = rows_q(p, views, group.sequence).used, keys = rows_kv(p, views, group.sequence).used;
   double pairs = 0;
   for (int64_t i = 0; i < rows; ++i) {
-    const Visible seen = visible_keys(p, rows, keys, i);
-    pairs += static_cast<double>(std::max<int64_t>(0, seen.end - seen.begin));
+    const Visible visible = visible_keys(p, rows, keys, i);
+    pairs += static_cast<double>(std::max<int64_t>(0, visible.end - visible.begin));
   }
   return pairs * static_cast<double>((p.heads_q / p.heads_kv) * (p.dim_qk + p.dim_v));
 }

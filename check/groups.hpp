@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// check: parts of a backward problem. A gradient of a key needs all rows that see it, so the smallest problem of its
-// own is a key head of one sequence, with the query heads that share it.
+// check: parts of a backward problem. A gradient of a key needs all rows that attend to it, so the smallest problem of
+// its own is a key head of one sequence, with the query heads that share it.
 #pragma once
 #include "check/compare.hpp"
 

@@ -58,7 +58,7 @@ void put_sink(const Case& c, const Views& views, uint64_t stream) {
 
 using RowsOf = Rows (*)(const Problem&, const Views&, int64_t);
 
-// Of k and v: beside a cache the rows that come, as many as q has.
+// Of k and v: with a cache the rows that come, as many as q has.
 RowsOf rows_of_kv(const Problem& p) { return p.appends() ? rows_q : rows_kv; }
 
 // Visits every entry of the rows that count: visit(sequence, row in it, rows, head, column, place, drawn number). Heads
@@ -98,7 +98,7 @@ void fill(const Case& c, const Views& views, const View& x, RowsOf rows_of, uint
 
 // The same for q, k and v. 8-bit values are the entries over a scale with which the largest that share it becomes the
 // largest value of the type, as quantisers choose it, or a half, a quarter or an eighth of that: then who reads the
-// scale of another block is off by more than rounding is. Scales that nobody reads stay NaN.
+// scale of another block is off by more than rounding is. Scales that are not read stay NaN.
 template <class Value>
 void fill_scaled(const Case& c, const Views& views, const View& x, const View& scales, RowsOf rows_of,
                  uint64_t stream, Value value) {
@@ -152,10 +152,10 @@ void put_gate(const Case& c, const Views& views, uint64_t stream) {
 }
 
 // What earlier calls left in o and lse: as much weight as that of these keys, some more, some less, and in every fifth
-// row none. There o is not read where the row sees a key, so it stays NaN.
+// row none. There o is not read where the row attends to a key, so it stays NaN.
 void put_held_lse(const Case& c, const Views& views, uint64_t stream) {
   const Problem& p = c.problem;
-  if (!p.merges() || views.lse.empty()) return;
+  if (!p.merges_lse() || views.lse.empty()) return;
   fill_all(views.lse, stream);
   const auto usual = static_cast<float>(std::log(1.0 + static_cast<double>(p.seq_kv)));
   auto* const lse = views.lse.as<float>();
@@ -238,7 +238,7 @@ constexpr Content contents[] = {
     {&Views::mean_v, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.mean_v, stream); }},
     {&Views::o,
      [](const Case& c, const Views& v, uint64_t stream) {
-       if (c.problem.merges()) fill_all(v.o, stream, 0.1f);  // of a backward problem: put_first_pass
+       if (c.problem.merges_lse()) fill_all(v.o, stream, 0.1f);  // of a backward problem: put_first_pass
      }},
     {&Views::lse, put_held_lse},
     {&Views::alibi_slopes,

@@ -72,7 +72,7 @@ void fill_with(const View& scales, float scale) {
         std::fill_n(scales.as<float>() + scales.at(b, block, head), scales.dim, scale);
 }
 
-// What nobody reads before it was written.
+// What is not read before it was written.
 bool is_without_values(const Problem& p, const Tensor& tensor) {
   const Use use = tensor.use(p);
   return use == Use::written || use == Use::may_write ||
@@ -83,7 +83,7 @@ bool is_without_values(const Problem& p, const Tensor& tensor) {
 
 std::unique_ptr<Inputs> make_inputs_to_measure(const Case& c, unsigned seed) {
   const Data& data = *find_data(c.data);
-  if (!is_plain(data) || c.problem.merges()) return make_inputs(c, seed, FirstPass::missing);
+  if (!is_plain(data) || c.problem.merges_lse()) return make_inputs(c, seed, FirstPass::missing);
   auto in = make_blocks(c);
   auto views = bind(c.problem, in->tensors);
   if (!views) return in;  // whoever runs it is told

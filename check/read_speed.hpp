@@ -11,7 +11,7 @@ namespace froghopper::check {
 // A launch that reads much more than it writes, and much more than L2 holds.
 struct Reader {
   Case of;           // a problem
-  Plan plan;         // of it, with this launch alone
+  Plan plan;         // of it, with only this launch
   double bytes = 0;  // that it moves
 };
 Result<std::vector<Reader>> readers(const Device&);

@@ -96,7 +96,7 @@ double largest_lse(const Problem& p, const Views& views) {
 Result<void> can_be_judged(const Case& c, const Views& views) {
   if (c.problem.max_logit && c.sample_rows)
     return Failure{FH_UNSUPPORTED,
-                   "rows=sample knows the scores of some rows alone, and max_logit is the largest of all. Leave rows "
+                   "rows=sample knows only the scores of some rows, and max_logit is the largest of all. Leave rows "
                    "out."};
   if (!c.problem.backward()) return {};
   if (const double lse = largest_lse(c.problem, views); lse > largest_known)

@@ -6,15 +6,15 @@
 // Microsoft's MMA-Sim has it as a program), and our own kernel on an H200 agrees (tests/tensor_core_test.cpp):
 //
 //   1. The 32 products and the sum so far are aligned to the largest exponent among them. A product has the sum of its
-//      factors' exponents, which is its own or one less; a number that is not normal has that of the smallest one that
+//      factors' exponents, which is its own or one less; a value that is not normal has that of the smallest one that
 //      is.
 //   2. Of each, 13 bits after that exponent are kept and the rest is cut off, towards 0.
 //   3. They are added exactly, and of the result 13 bits after its own exponent are kept, again towards 0.
 //
-// So a sum is known to 2^-13 of its largest part, not to 2^-24, and products that are small beside it vanish. How the
-// kernel lives with that is in these loops too: k and v are multiplied without their scales, weights bring v's along,
-// and O is put aside in fp32 every promotion_tiles tiles of keys, by parts where the kernel does so. Means of k and v
-// come to the finished sums, in fp32.
+// So a sum is known to 2^-13 of its largest part, not to 2^-24, and products that are small compared with it vanish.
+// How the kernel lives with that is in these loops too: k and v are multiplied without their scales, weights bring v's
+// along, and O is put aside in fp32 every promotion_tiles tiles of keys, by parts where the kernel does so. Means of k
+// and v come to the finished sums, in fp32.
 #include "check/tensor_core.hpp"
 
 #include <algorithm>
@@ -120,7 +120,7 @@ std::vector<float> outputs_of(const Problem& p, const Head& head, const Stored& 
 void attend_row(const Problem& p, const Views& views, const Head& head, const std::vector<float>& scores,
                 float raised, const Visible& keys, const std::vector<float>& gate, double* o, double* lse) {
   const float its_sink = p.sink ? views.sink.as<float>()[head.index] : 0;
-  if (scores.empty()) {  // no output; the sink alone is in the denominator
+  if (scores.empty()) {  // no output; only the sink is in the denominator
     if (p.sink) *lse = its_sink;
     return;
   }

@@ -94,7 +94,7 @@ constexpr Feature features[] = {
     {"causal, top left", [](Problem& p) { p.window_right = 0, p.align = FH_TOP_LEFT; }},
     {"sliding window, both sides", [](Problem& p) { p.window_left = 100, p.window_right = 50; }},
     {"window to the left, causal", [](Problem& p) { p.window_left = 100, p.window_right = 0; }},
-    {"window to the right alone", [](Problem& p) { p.window_right = 50; }},
+    {"window only to the right", [](Problem& p) { p.window_right = 50; }},
     {"attention chunk", [](Problem& p) { p.attention_chunk = 300; }},
     {"attention chunk, causal", [](Problem& p) { p.attention_chunk = 300, p.window_right = 0; }},
     {"grouped query heads (GQA)", [](Problem& p) { p.heads_kv = 2; }},
@@ -223,12 +223,12 @@ std::string table_of(fh_op op, std::span<const Column> all, bool of_8_bits,
 }  // namespace
 
 std::string support_table() {
-  return "Head dims are all multiples of 8 from 8 to 512; of 8-bit types of 16, to 256 where q has 8 bits; "
+  return "Head dims are all multiples of 8 from 8 to 512; of 8-bit types of 16, to 256 where q is 8-bit; "
          "unless a cell says otherwise.\n\n"
          "## Forward\n\n" +
          table_of(FH_FORWARD, columns, false) + "\n## Forward, 8-bit types\n\n" +
          table_of(FH_FORWARD, columns_8_bit, true) + "\n## Backward\n\n" + table_of(FH_BACKWARD, columns, false) +
-         "\n## Append, to 512 in 8 bits too\n\n" + table_of(FH_APPEND, columns_of_append, true, features_of_append);
+         "\n## Append, also 8-bit up to 512\n\n" + table_of(FH_APPEND, columns_of_append, true, features_of_append);
 }
 
 }  // namespace froghopper::cli

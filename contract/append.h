@@ -10,7 +10,7 @@ namespace froghopper {
 
 struct AppendVariant {
   Dtype from;  // of q, k and v
-  Dtype to;    // of the cache: alike, or of 8 bits
+  Dtype to;    // of the cache: alike, or 8-bit
   int dim;     // the largest head dim: it sizes a thread's registers
 
   bool operator==(const AppendVariant&) const = default;
@@ -46,7 +46,7 @@ constexpr int append_rotary_step = 16;  // so that both columns of a pair are in
 
 constexpr const char* why_invalid(AppendVariant v) {
   if (v.from != Dtype::f16 && v.from != Dtype::bf16) return "q, k and v are f16 or bf16 here";
-  if (v.to != v.from && !is_8_bit(v.to)) return "the cache is of the type of k and v, or of 8 bits";
+  if (v.to != v.from && !is_8_bit(v.to)) return "the cache has the type of k and v, or an 8-bit type";
   if (v.dim != 64 && v.dim != 128 && v.dim != 256 && v.dim != 512) return "the head dim is 64, 128, 256 or 512";
   return nullptr;
 }

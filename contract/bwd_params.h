@@ -42,9 +42,9 @@ struct DeltaParams {
   RowScalars lse;       // natural log, as the forward wrote it
   RowScalars grad_lse;  // may be null
   const float* sink;    // [heads_q], natural units; may be null
-  float* rows;          // [tile][2][index_of_row] out: lse x log2(e), +inf where nothing is seen or no row is; delta
-  float* dq_sum;        // [tile][dq_floats] out: zeros; not where CTAs add in order, as the first one writes
-  float* sink_shares;   // [tile] out: the tile's share of grad_sink; null without a sink
+  float* rows;  // [tile][2][index_of_row] out: lse x log2(e), +inf where a row attends to no key or is no row; delta
+  float* dq_sum;               // [tile][dq_floats] out: zeros; not where CTAs add in order, as the first one writes
+  float* sink_shares;          // [tile] out: the tile's share of grad_sink; null without a sink
   unsigned int* dq_semaphore;  // [tile] out: zeros; null where CTAs add in any order
   unsigned int* large;         // [1] out: the tag if some row's lse is so large that its rounding shows
   unsigned int tag;            // of this run
@@ -72,7 +72,7 @@ struct BwdParams {
   int sequences, seq_q, seq_kv;
   // Pairs whose items run their iterations in the same order, see Traversal; 0: one query head after the other
   int same_traversal;
-  int light_first;  // deterministic only: pairs whose kv tiles add to grad_q in descending key order, item_in_turn
+  int light_first;  // deterministic only: pairs whose kv tiles add to grad_q in descending key order, item_in_dq_order
   MaskParams mask;
   float scale;       // of grad_k; of grad_q it is the next kernel's
   float scale_log2;  // softmax scale x log2(e); with softcap: softcap x log2(e)

@@ -9,7 +9,7 @@ namespace froghopper {
 struct CombineVariant {
   Dtype dtype;           // of O; f32 with 8-bit k and v
   int dim_v;             // head dim, rounded up to 64, 128, 256 or 512
-  int parts;             // that are on their way from memory at once: their columns take registers
+  int parts;             // that are loaded at the same time: their columns take registers
   bool batch_invariant;  // of a batch-invariant kernel: merged in descending key order, as it merges them itself
   bool gated;            // O is multiplied by the sigmoid of a tensor
   bool even;             // of a kernel that splits evenly
@@ -37,7 +37,7 @@ constexpr int combine_lanes(CombineVariant v) {
 constexpr int combine_rows(CombineVariant v) { return combine_threads / combine_lanes(v); }  // of a CTA
 constexpr int combine_smem_bytes = 16;  // unused; the compiler keeps no constant that is 0
 
-// Even splits: the CTAs that combine the rows of a tile; each takes several rows in turn.
+// Even splits: the CTAs that combine the rows of a tile; each takes several rows, one after the other.
 constexpr int combine_ctas_of_tile = 8;
 
 constexpr int combine_parts_most(int dim_v) { return dim_v > 256 ? 8 : 16; }  // on their way at once: registers

@@ -45,7 +45,7 @@ struct DequantiseParams {
 };
 
 constexpr const char* why_invalid(DequantiseVariant v) {
-  if (!is_8_bit(v.dtype)) return "k and v that are dequantised have 8 bits";
+  if (!is_8_bit(v.dtype)) return "k and v that are dequantised are 8-bit";
   return v.to == Dtype::f16 || v.to == Dtype::bf16 ? nullptr : "k and v are dequantised to f16 or bf16";
 }
 

@@ -18,7 +18,7 @@ constexpr int fill_smem_bytes = 16;  // unused; the compiler keeps no constant t
 struct FillParams {
   float* to;
   long long count;
-  float number;
+  float value;
 };
 
 constexpr const char* why_invalid(FillVariant) { return nullptr; }

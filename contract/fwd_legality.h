@@ -21,10 +21,11 @@ constexpr const char* why_invalid(FwdVariant v) {
   if (fwd_reads_8_bit(v) && v.tiles.kv < scale_block / 2 && !above_256 && !v.kv.token_scales)
     return "tiles of 8-bit k and v have 64 rows or more up to head dim 256";
   if (v.dims.qk % 32 != 0 || v.dims.qk < 64 || v.dims.qk > 512) return "dim_qk of the tile must be 64, 96, ... 512";
-  if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 512 || (fwd_sharers(v) > 1 && v.dims.v % 128 != 0))
+  if (v.dims.v % 32 != 0 || v.dims.v < 64 || v.dims.v > 512 ||
+      (fwd_consumers_per_m_tile(v) > 1 && v.dims.v % 128 != 0))
     return "dim_v of the tile must be 64, 96, ... 256, 384 or 512";
   if (is_8_bit(v.dtype) && above_256) return "tiles of 8-bit q have head dims up to 256";
-  if (fwd_sharers(v) > 1 && v.tiles.q != m_tile_rows)
+  if (fwd_consumers_per_m_tile(v) > 1 && v.tiles.q != m_tile_rows)
     return "tiles of q have 64 rows where v has a head dim above 256, which takes two consumers";
   if (is_8_bit(v.dtype) && fwd_splits(v) && !v.pack_gqa) return "tiles of 8-bit q have split-KV only with PackGQA";
   if ((v.mask == Mask::chunk || v.score_mods.alibi || v.merges_lse) && (v.pack_gqa || fwd_splits(v)))
@@ -44,7 +45,7 @@ constexpr const char* why_invalid(FwdVariant v) {
   if (v.kv.dequantised && (v.kv.dtype == v.dtype || v.max_logit || !plain))
     return "an earlier launch dequantises 8-bit k and v for plain tiles of 16-bit q";
   if (v.kv.blocks && (!v.kv.dequantised || v.dtype != Dtype::bf16 || !in_scale_block(v.tiles.kv)))
-    return "weights times scales of v are in the range of bf16 alone, and 32, 64 or 128 keys of a tile share a scale";
+    return "weights times scales of v are only in the range of bf16, and 32, 64 or 128 keys of a tile share a scale";
   if (v.kv.layout != KvLayout::contiguous && (!v.ragged || v.kv.dequantised))
     return "a kernel for pages is ragged and reads k and v as they are in memory";
   if (v.batch_invariant && (is_8_bit(v.dtype) || is_8_bit(v.kv.dtype)))

@@ -66,7 +66,7 @@ struct FwdParams {
   RowsRange rows;       // likewise
   // Ragged variants only: the launch before this one is the same problem's, for the sequences with more rows, and the
   // two may run at the same time: device/fwd/forward.cuh, Launches.
-  bool beside_another;
+  bool overlaps_another;
   EightBitParams eight_bit;
   // Of O, where the variant has promotion (promotion_tiles) or merges parts (fwd_merges_parts), also of 16-bit q, k, v:
   // [CTA][Consumer][headers, then groups of 4][thread][4].
@@ -74,8 +74,8 @@ struct FwdParams {
   BlockScales block_scales;  // blocks variants only
   Order order;
   QueueParams queue;
-  PackParams pack;    // PackGQA variants only
-  SplitParams split;  // split-KV variants only
+  PackGqaParams pack_gqa;  // PackGQA variants only
+  SplitParams split;       // split-KV variants only
   SoftcapParams softcap;
   int chunk;           // variants that mask by chunks only
   ScaleValues slopes;  // alibi variants only; in natural units, no blocks
@@ -100,9 +100,9 @@ struct CombineParams {
   MaskParams mask;
   float scale_log2;
   RaggedParams ragged;
-  StridedTensor gate;  // gated variants only; of O's type
-  PackParams pack;     // variants of even splits only
-  int ctas;            // likewise: of the forward kernel
+  StridedTensor gate;      // gated variants only; of O's type
+  PackGqaParams pack_gqa;  // variants of even splits only
+  int ctas;                // likewise: of the forward kernel
 };
 static_assert(sizeof(CombineParams) <= params_bytes_max);
 

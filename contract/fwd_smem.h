@@ -53,7 +53,7 @@ constexpr int fwd_ring_bytes(FwdVariant v) {
 // PackGQA variants have one M tile, and where one consumer has it, half of an SM's registers. Where they take half of
 // its shared memory too, two CTAs share an SM; and the CTAs that combine parts find room next to one.
 constexpr bool fwd_halves_fit(FwdVariant v, int q_stages) {
-  return v.pack_gqa && fwd_sharers(v) == 1 &&
+  return v.pack_gqa && fwd_consumers_per_m_tile(v) == 1 &&
          q_stages * fwd_q_bytes(v) + fwd_ring_bytes(v) + fwd_barrier_bytes <= smem_bytes_of_half;
 }
 constexpr int fwd_ctas_per_sm(FwdVariant v) { return fwd_halves_fit(v, 1) ? 2 : 1; }
@@ -88,7 +88,7 @@ constexpr int fwd_bytes_but_o(FwdVariant v) {
 }
 constexpr OStore fwd_o_store(FwdVariant v) {
   const bool is_plain = !v.pack_gqa && !fwd_splits(v) && !v.merges_lse && !v.batch_invariant && !fwd_reads_8_bit(v);
-  if (!is_plain || fwd_sharers(v) > 1 || fwd_consumers(v) > 3) return OStore::from_registers;
+  if (!is_plain || fwd_consumers_per_m_tile(v) > 1 || fwd_consumers(v) > 3) return OStore::from_registers;
   if (fwd_q_stages(v) == 2) return v.dims.v <= v.dims.qk ? OStore::through_q : OStore::from_registers;
   const bool fits = fwd_bytes_but_o(v) + fwd_tile_bytes(v, v.tiles.q, o_own_columns) <= smem_bytes_per_cta;
   return fits && v.dims.v % o_own_columns == 0 ? OStore::through_own_smem : OStore::from_registers;

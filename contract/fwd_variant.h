@@ -78,9 +78,9 @@ constexpr int fwd_element_bytes(FwdVariant v) { return element_bytes(fwd_kv_path
 
 // Head dims above 256 of O do not fit the registers of one Consumer. Then two share an M tile: each computes all of S,
 // and has a half of O's columns. docs/3-forward.md, "Head dims above 256".
-constexpr int fwd_sharers(FwdVariant v) { return v.dims.v > 256 ? 2 : 1; }
-constexpr int fwd_columns(FwdVariant v) { return v.dims.v / fwd_sharers(v); }  // of O, that each has
-constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / m_tile_rows * fwd_sharers(v); }
+constexpr int fwd_consumers_per_m_tile(FwdVariant v) { return v.dims.v > 256 ? 2 : 1; }
+constexpr int fwd_columns(FwdVariant v) { return v.dims.v / fwd_consumers_per_m_tile(v); }  // of O, that each has
+constexpr int fwd_consumers(FwdVariant v) { return v.tiles.q / m_tile_rows * fwd_consumers_per_m_tile(v); }
 
 // Above head dim 64 S, P and O of FP8 MMAs are more than each of three Consumers has registers for. So none has S and P
 // together: it multiplies weights as soon as they are rounded, and products of the others overlap with its softmax.

@@ -40,7 +40,7 @@ constexpr bool is_dequantised_by_earlier_launch(KvPath p) {
   return p == KvPath::dequantised_one_scale || p == KvPath::dequantised_blocks;
 }
 constexpr bool has_scales(KvPath p) { return p != KvPath::direct; }  // scores and values are multiplied by some
-// Scores of a work item have one, beside that of a tile's keys.
+// Scores of a work item have one, in addition to that of a tile's keys.
 constexpr bool has_item_scale(KvPath p) { return has_scales(p) && p != KvPath::dequantised_blocks; }
 constexpr bool reads_8_bit(KvPath p) { return p == KvPath::fp8_mma || p == KvPath::dequantises_on_load; }
 constexpr int element_bytes(KvPath p) { return p == KvPath::fp8_mma ? 1 : 2; }  // of what is multiplied

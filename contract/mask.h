@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: the mask rule. Query row r is level with key r + diagonal. It attends to the keys of [begin(r), end(r));
-// both bounds grow by one a row, or by a chunk where the next one begins. The kernels use it with int and their own
-// kind of mask, the host with int64_t and Mask::window, which holds the kinds before it, or Mask::chunk.
+// contract: the mask rule. The diagonal passes through (r, r + diagonal): query row r. It attends to the keys of
+// [begin(r), end(r)); both bounds grow by one a row, or by a chunk where the next one begins. The kernels use it with
+// int and their own kind of mask, the host with int64_t and Mask::window, which holds the kinds before it, or
+// Mask::chunk.
 #pragma once
 #include "contract/tile_sequence.h"
 #include "contract/types.h"
@@ -15,14 +16,14 @@ constexpr Int no_bound = Int{1} << (sizeof(Int) * 8 - 2);
 // Iterations of an M tile of keys with one query head, in the order in which they come.
 template <class Int>
 struct Spans {
-  Int masked, clear, masked_again;
+  Int masked, clear, masked_last;
 };
 
 template <Mask Kind, class Int = int>
 struct MaskRule {
   Int keys;         // of the sequence
   Int diagonal;     // 0, or keys - rows for a mask aligned to the bottom-right corner
-  Int left, right;  // keys attended before and after the one that is level; no_bound: all
+  Int left, right;  // keys attended before and after the diagonal; no_bound: all
   Int chunk = 0;    // Mask::chunk: keys of a chunk, from key 0 on; at most no_bound
 
   constexpr Int begin(Int row) const {
@@ -38,7 +39,7 @@ struct MaskRule {
     return last < keys ? last : keys;
   }
 
-  // The first key of the chunk of this one, which may lie before key 0: rows that are level with such keys see none.
+  // The first key of the chunk of this one, which may lie before key 0: rows whose diagonal is there attend to none.
   constexpr Int chunk_of(Int key) const {
     const Int rest = key % chunk;
     return key - (rest < 0 ? rest + chunk : rest);
@@ -46,7 +47,7 @@ struct MaskRule {
   static constexpr Int larger(Int a, Int b) { return a > b ? a : b; }
   static constexpr Int smaller(Int a, Int b) { return a < b ? a : b; }
 
-  // The other way round: a key is seen by rows [first_row, end_row), as far as there are rows.
+  // The other way round: rows [first_row, end_row) attend to a key, as far as there are rows.
   constexpr Int first_row(Int key) const {
     if constexpr (Kind == Mask::none) return 0;
     Int first = key - diagonal - right;
@@ -65,8 +66,8 @@ struct MaskRule {
     if (from >= to) return {0, 0};
     return {from / tile_q, (to + tile_q - 1) / tile_q};
   }
-  // Of the q tiles [tiles.begin, tiles.end), in turn: those in which some row does not attend to all of `count` keys
-  // from `first` on, those in which all rows do, and the others again.
+  // Of the q tiles [tiles.begin, tiles.end), one after the other: those in which some row does not attend to all of
+  // `count` keys from `first` on, those in which all rows do, and the others again.
   constexpr Spans<Int> spans(Int first, Int count, Range<Int> tiles, Int rows, Int tile_q) const {
     if (first + count > keys) return {tiles.end - tiles.begin, 0, 0};
     const Int bound = end_row(first), from = (first_row(first + count - 1) + tile_q - 1) / tile_q;

@@ -23,8 +23,8 @@ struct Order {
   int section;        // pairs handed out together, so that their K and V stay in L2
   int in_sections;    // pairs [0, in_sections) come by such sections, the others together; ragged: of whole sequences
   int tail;           // lightest q tiles of every pair, handed out last, over all pairs together
-  int late_tiles;     // items of at least this many kv tiles draw the next one late, when few of their K loads are
-                      // still to be issued; shorter ones draw it at once
+  int deferred_tiles;  // items of at least this many kv tiles fetch the next one when few of their K loads are still to
+                       // be issued; shorter ones fetch it at once
   bool operator==(const Order&) const = default;
 };
 
@@ -43,21 +43,21 @@ constexpr Item item_at(const Order& order, int number, bool last_tile_first) {
   const int left = order.pairs - first_pair;
   const int pairs = first_pair < order.in_sections && !last && order.section < left ? order.section : left;
   const int in_section = last ? number - by_section : number - first_pair * heavy;
-  const int turn = in_section / pairs + (last ? heavy : 0);  // how many items of its pair are handed out before it
-  return {first_pair + in_section % pairs, last_tile_first ? order.items_of_pair - 1 - turn : turn};
+  const int before = in_section / pairs + (last ? heavy : 0);  // how many items of its pair are handed out before it
+  return {first_pair + in_section % pairs, last_tile_first ? order.items_of_pair - 1 - before : before};
 }
 
-// The same where CTAs add to grad_q in turn. Of the first `light_first` pairs the kv tile with the highest keys, which
+// The same where CTAs add to grad_q in order. Of the first `light_first` pairs the kv tile with the highest keys, which
 // is the lightest, comes first: a kv tile must follow the one before it, of its pair, by the time of an add and the
 // signal's latency, and under a causal mask a heavier one begins with rows that the lighter one does not attend to. The
 // pairs after them begin with the heaviest and end with the light ones, which fill the gaps.
-constexpr Item item_in_turn(const Order& order, int number, int light_first) {
+constexpr Item item_in_dq_order(const Order& order, int number, int light_first) {
   return item_at(order, number, /*last_tile_first=*/number < light_first * order.items_of_pair);
 }
-// Whether the numbers that item_in_turn() takes from the light end are those of the first `light_first` pairs, by which
-// the kernel decides in which order the kv tiles of a pair add: they are whole sections. Else kv tiles of a pair would
-// come twice and others never, and a CTA would wait for ever for one that never comes.
-constexpr bool turns_fit(const Order& order, int light_first) {
+// Whether the numbers that item_in_dq_order() takes from the light end are those of the first `light_first` pairs, by
+// which the kernel decides in which order the kv tiles of a pair add: they are whole sections. Else kv tiles of a pair
+// would come twice and others never, and a CTA would wait for ever for one that never comes.
+constexpr bool dq_order_fits(const Order& order, int light_first) {
   if (light_first == 0) return true;
   const bool whole_sections = light_first <= order.in_sections && light_first % order.section == 0;
   return order.tail == 0 && (whole_sections || light_first == order.pairs);

@@ -44,8 +44,8 @@ constexpr int block_scale_bytes = 8;  // of a pair
 // log2 of the scale of V over that of O is at least this, so that weights times that scale are in the range of fp32.
 constexpr float least_log2_v_scale = -120.f;
 
-// Keys seen before and after the diagonal; no_bound: all. top_left: the diagonal starts in the top-left corner, else
-// it ends in the bottom-right one.
+// Keys attended to before and after the diagonal; no_bound: all. top_left: the diagonal starts in the top-left corner,
+// else it ends in the bottom-right one.
 struct MaskParams {
   int left, right;
   int top_left;
@@ -54,7 +54,7 @@ struct MaskParams {
 // The TMA map of a ragged tensor has a dimension of map_rows rows, in which the end of every sequence is moved to the
 // end of the dimension: device/attn/tma_rows.cuh has the address. Rows and batches are counted in granules, the largest
 // number of bytes that divides both strides. All granules of a tensor are counted in an int: ragged_shape()
-// (src/runtime/tensor_map.cpp) refuses tensors that have more, also in slots, which are read without a map but for
+// (src/runtime/tensor_map.cpp) refuses tensors that have more, also in slots, which are read without a map except for
 // which the host makes one too.
 struct MapGranules {
   int batch;  // granules from one batch to the next; not packed only
@@ -69,13 +69,13 @@ struct RaggedParams {
   const int* cu_kv;
   const int* used_q;  // [batch]; null: all rows count
   const int* used_kv;
-  int total_q;  // rows of the packed q; those after the last sequence see nothing
+  int total_q;  // rows of the packed q; those after the last sequence attend to nothing
   MapGranules q, k, v, o;
 };
 
 // Who takes which work item: Tickets in device/attn/tickets.cuh.
 struct QueueParams {
-  unsigned long long* counter;  // tickets drawn so far; null: no CTA has a second item
+  unsigned long long* counter;  // tickets fetched so far; null: no CTA has a second item
   unsigned int tag;             // nonzero, another one for every launch
 };
 

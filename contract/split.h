@@ -19,7 +19,7 @@
 // that comes after CTA c is c + C.
 // A CTA then has the end of one q tile, or a piece of it; whole q tiles; and the beginning of another. Whole q tiles
 // go straight to O and lse. The others leave what they make of a row in the workspace, in two slots of their CTA, so
-// that its size follows from the number of CTAs alone. A record of each CTA tells `combine` which q tile goes on in
+// that its size follows only from the number of CTAs. A record of each CTA tells `combine` which q tile goes on in
 // the next CTAs of the class.
 #pragma once
 #include "contract/mask.h"
@@ -27,21 +27,21 @@
 
 namespace froghopper {
 
-struct PackParams {
+struct PackGqaParams {
   int heads;  // query heads in a tile
   int rows;   // query rows of each in a tile: 64 / heads, rounded down
 };
 
 // Softmax of a row over some keys, before the division.
 struct PartOfRow {
-  float row_max;  // as attn::OnlineSoftmax::row_max: a reference, at the maximum or near it
+  float row_max;  // as attn::OnlineSoftmax::row_max: it may be stale
   // Of weights. Negative: the row is large, that is, its row max is beyond OnlineSoftmax::large_magnitude and row_max
   // is a score as it is, which has not been multiplied by the scale. Only OnlineSoftmax has large rows.
   float sum;
 };
 
 // A q tile whose kv tiles several CTAs share, recorded by the CTA that begins it.
-struct alignas(16) ContinuedTile {
+struct alignas(16) SharedQTile {
   int batch, first_row;  // of o
   int rows, head;        // rows of a head in the tile; its first head
   int parts;             // CTAs that have a part of it; 0: this CTA begins no such tile
@@ -50,10 +50,10 @@ struct alignas(16) ContinuedTile {
 // Even splits only.
 struct EvenParams {
   int classes;         // of heads
-  int heads_of_class;  // which each of its CTAs has in turn
+  int heads_of_class;  // which each of its CTAs takes one after the other
   int sequences;
   int ctas_of_class;
-  ContinuedTile* goes_on;  // [CTA]: written by the forward kernel, read by combine
+  SharedQTile* shared_q_tiles;  // [CTA]: written by the forward kernel, read by combine
 };
 
 struct SplitParams {

@@ -8,7 +8,7 @@
 //   device/fwd/schedule.cuh              EvenSchedule cuts a range in two or three
 //   device/fwd/rows.cuh                  MTile: first_tile() and max_offset(); upper_boundary() and lower_boundary()
 //                                        separate boundary tiles from interior ones by one number
-//   device/fwd/consumer.cuh              take_item() shuffles begin and end; without a mask first_kv_iteration() alone
+//   device/fwd/consumer.cuh              take_item() shuffles begin and end; without a mask only first_kv_iteration()
 //                                        masks, so only the tile visited first may go beyond the keys
 //   device/fwd/mma_order.cuh             skip() counts from begin to end
 //   device/fwd/kv_loop_of_parts.cuh      the tile visited before a tile is kv_tile + 1

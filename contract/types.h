@@ -41,7 +41,7 @@ enum class Mask : unsigned char {
   none,    // all keys of the sequence
   causal,  // those below an upper bound, which grows by one a row
   window,  // those between a lower and an upper bound, which both grow by one a row
-  chunk    // those of a window that lie in the chunk of attention_chunk keys with which the row is level
+  chunk    // those of a window that lie in the row's chunk of attention_chunk keys, where its diagonal is
 };
 
 constexpr Mask masks[] = {Mask::none, Mask::causal, Mask::window, Mask::chunk};
@@ -126,7 +126,7 @@ constexpr int warpgroup = 128;              // threads that execute one wgmma to
 constexpr int m_tile_rows = 64;             // query rows of one warpgroup's wgmma
 constexpr int smem_bytes_per_cta = 232448;  // 227 KiB, what sm_90 gives one CTA
 constexpr int smem_bytes_of_half = 115712;  // and each of two: half of its 228 KiB, less 1 KiB that each CTA costs
-constexpr int smem_bytes_alone = smem_bytes_of_half + 128;  // no second CTA of a launch that asks for it finds room
+constexpr int smem_bytes_of_one_cta_an_sm = smem_bytes_of_half + 128;  // so that no second CTA finds room
 
 // Tiles in shared memory are made of swizzle atoms, whose rows are rows of the 128-byte swizzle. 96 columns of a 2-byte
 // type take two.

@@ -257,7 +257,7 @@ const struct {
     {"fwd bf16 b1 hq1 hkv1 sq1 skv9 d64 norm",
      "norm is 1 and op is FH_FORWARD; it is of rows that are written to a cache. Set op to FH_APPEND, or this to 0."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 maxlogit",
-     "max_logit is 1 and op is FH_APPEND; the forward pass alone looks for it. Set op to FH_FORWARD, or max_logit to "
+     "max_logit is 1 and op is FH_APPEND; only the forward pass computes it. Set op to FH_FORWARD, or max_logit to "
      "0."},
 };
 
@@ -293,7 +293,7 @@ const struct {
     {"append bf16 b2 hq1 hkv1 sq3 skv9 d64 rotary64 rows2", [](Appended&) {},
      "row 2 has position 2 and rotary_rows is 2; the tables do not know it. Use 0 to 1, or longer tables."},
     {"append bf16 kv=e4m3 b2 hq1 hkv1 sq3 skv9 d64", [](Appended& t) { t.views().scale_v.as<float>()[0] = -1; },
-     "scale_v of head 0 is -1; numbers are divided by it. Use a positive one."},
+     "scale_v of head 0 is -1; values are divided by it. Use a positive one."},
     {"append bf16 kv=e4m3 b2 hq1 hkv1 sq3 skv9 d64", [](Appended& t) { t.in.tensors.scale_k = {}; },
      "scale_k is NULL and k is set; an 8-bit cache needs scales. Set it."},
     {"append bf16 b2 hq1 hkv1 sq3 skv9 d64", [](Appended& t) { t.in.tensors.cache_v = {}; },

@@ -91,7 +91,7 @@ TEST(bwd_params, let_the_last_launch_clear_what_was_said_of_large_rows) {
   EXPECT_EQ(params.large, plain_params(run, std::get<BackwardStep>(plan.launches.at(1).step)).large);
 }
 
-// It draws tickets before it waits. The delta kernel waits for the run before; without one it may not begin early.
+// It fetches tickets before it waits. The delta kernel waits for the run before; without one it may not begin early.
 TEST(bwd_params, let_the_backward_kernel_begin_early_only_behind_another) {
   const Plan plan = planned("bwd bf16 b2 hq8 hkv2 sq0 skv200 d64");
   EXPECT_TRUE(std::holds_alternative<BackwardStep>(plan.launches.at(0).step));

@@ -85,7 +85,7 @@ struct Work {
     std::vector<int> all;
     if (!ragged) {
       for (int number = 0; number < order.items; ++number)
-        all.push_back(turns(lengths.at(0), item_in_turn(order, number, last_first).of_pair));
+        all.push_back(turns(lengths.at(0), item_in_dq_order(order, number, last_first).of_pair));
       return all;
     }
     for (int rank = 0; rank < ranks; ++rank) {
@@ -129,7 +129,7 @@ double span_in_order(const Work& work, int length, double news) {
   const int q_tiles = ceil_div(length, work.tiles.q);
   std::vector<double> free_at(work.ctas), added(size_t(work.order.pairs) * q_tiles * work.heads_inside, -news);
   for (int number = 0; number < work.order.items; ++number) {
-    const Item item = item_in_turn(work.order, number, work.last_first);
+    const Item item = item_in_dq_order(work.order, number, work.last_first);
     std::ranges::pop_heap(free_at, std::greater());
     double now = free_at.back();
     const int turns = work.turns(length, item.of_pair) - 1;

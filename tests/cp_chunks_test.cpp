@@ -137,7 +137,7 @@ TEST(ContextParallelChunks, the_text_has_the_chunks_and_what_merges) {
                            "exchange k, v", "attend rows 24576 to 28672, 8192 keys from 4096 on, causal, merged",
                            "wait for the oldest exchange", "attend rows 24576 to 28672, 10240 keys",
                            "attend rows 4096 to 8192, 8192 keys from 0 on, causal: ", "wait for the oldest exchange",
-                           "attend rows 24576 to 28672, 10240 keys", "round to o, 8388608 numbers"}) {
+                           "attend rows 24576 to 28672, 10240 keys", "round to o, 8388608 values"}) {
     const size_t at = text.find(part, from);
     ASSERT_NE(at, std::string::npos) << part << "\n" << text;
     from = at + 1;

@@ -344,7 +344,7 @@ TEST(ContextParallelGrid, what_cannot_be_is_said) {
            [](fh_problem& whole, fh_cp_problem& p) { whole.heads_q = 12, whole.heads_kv = 3, p.heads_ranks = 2; }),
        "heads_kv is 3 and heads_ranks is 2; one must divide the other"},
       {refusal([](fh_problem& whole, fh_cp_problem&) { whole.alibi = 1; }),
-       "alibi is set: blocks of the ring are not level with their queries. Use FH_CP_ALL_TO_ALL_GATHER"},
+       "alibi is set: blocks of the ring do not keep the distances of keys. Use FH_CP_ALL_TO_ALL_GATHER"},
       {refusal([](fh_problem& whole, fh_cp_problem&) { whole.causal = 0, whole.window_right = 3; }),
        "window_right is 3: the ring takes no window to the right other than 0 and FH_ALL. Use "
        "FH_CP_ALL_TO_ALL_GATHER"},

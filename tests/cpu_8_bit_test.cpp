@@ -217,17 +217,17 @@ TEST(Cpu8Bit, BadScalesAreRefusedAndNothingIsWritten) {
   const BadScale all[] = {
       {&Views::scale_q, 0, 0,
        "scale_q of sequence 0, head 0 is 0; a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126). Use 1 for "
-       "numbers that stand for themselves."},
+       "values that stand for themselves."},
       {&Views::scale_k, 0, -2,
        "scale_k of sequence 0, block 0, head 0 is -2; a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126). "
-       "Use 1 for numbers that stand for themselves."},
+       "Use 1 for values that stand for themselves."},
       {&Views::scale_v, 7, nan,
        "scale_v of sequence 0, head 0, column 7 is nan; a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to "
-       "2^126). Use 1 for numbers "
+       "2^126). Use 1 for values "
        "that stand for themselves."},
       {&Views::scale_v, 7, infinity,
        "scale_v of sequence 0, head 0, column 7 is inf; a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to "
-       "2^126). Use 1 for numbers "
+       "2^126). Use 1 for values "
        "that stand for themselves."},
   };
   for (const BadScale& bad : all) {

@@ -112,7 +112,7 @@ TEST(Packed, TilesHoldEveryRowOfEveryHeadOnce) {
         ASSERT_TRUE(plan) << plan.failure().text;
         const ForwardStep& step = forward_of(*plan);
         if (!step.variant.pack_gqa) continue;
-        const PackParams pack = step.pack;
+        const PackGqaParams pack = step.pack_gqa;
         EXPECT_LE(pack.heads * pack.rows, m_tile_rows) << plan->line();
         EXPECT_EQ(group % pack.heads, 0) << "a tile's heads share a key head: " << plan->line();
         const int tiles = step.order.items_of_pair / step.parts.most;
@@ -166,12 +166,12 @@ TEST(Split, FillsTheSmsWhereTilesAreFewAndLeavesTheRestAlone) {
 }
 
 // Two CTAs of this kernel find room on an SM. Where there are SMs for all, none shares one; and where no CTA has a
-// second item and items are short, none draws a ticket.
+// second item and items are short, none fetches a ticket.
 TEST(Split, CtasShareSmsOnlyWhereTheyMustAndDrawTicketsOnlyWhereItemsAreLeft) {
   struct Row {
     const char *line, *hints;
     int grid;
-    bool alone, draws;
+    bool one_cta_an_sm, has_tickets;
   };
   for (const Row& row : {Row{"fwd bf16 b4 hq32 hkv8 sq1 skv2048 d128", "parts=4", 128, true, false},
                          Row{"fwd bf16 b4 hq32 hkv8 sq1 skv2048 d128", "parts=8", 256, false, false},
@@ -186,8 +186,8 @@ TEST(Split, CtasShareSmsOnlyWhereTheyMustAndDrawTicketsOnlyWhereItemsAreLeft) {
     const auto plan = plan_of(row.line, row.hints);
     ASSERT_TRUE(plan) << plan.failure().text;
     EXPECT_EQ(plan->launches[0].grid, row.grid) << plan->line();
-    EXPECT_EQ(plan->launches[0].alone, row.alone) << plan->line();
-    EXPECT_EQ(forward_of(*plan).draws, row.draws) << plan->line();
+    EXPECT_EQ(plan->launches[0].one_cta_an_sm, row.one_cta_an_sm) << plan->line();
+    EXPECT_EQ(forward_of(*plan).has_tickets, row.has_tickets) << plan->line();
   }
 }
 
@@ -203,7 +203,7 @@ TEST(Split, HasABoundedWorkspace) {
 }
 
 // A mixed step: the sequences with many rows first, then those with as few as a PackGQA tile has, whose keys are split
-// evenly. Both launches draw from counters of their own, and each row is one launch's.
+// evenly. Both launches fetch from counters of their own, and each row is one launch's.
 TEST(Mixed, StepsAreTwoLaunches) {
   const std::string words = "fwd bf16 b64 hq32 hkv8 sq512 skv8192 d128 varlen tq4096 causal ";
   const auto plan = plan_of(words + "seqused page16 pages8192");
@@ -213,8 +213,8 @@ TEST(Mixed, StepsAreTwoLaunches) {
   const auto& few = std::get<ForwardStep>(plan->launches[1].step);
   const auto& combine = std::get<CombineStep>(plan->launches[2].step);
   EXPECT_FALSE(many.variant.pack_gqa || many.second) << plan->line();
-  EXPECT_TRUE(few.second && fwd_splits_evenly(few.variant) && !few.draws) << plan->line();
-  EXPECT_EQ(few.pack.rows, 16);
+  EXPECT_TRUE(few.second && fwd_splits_evenly(few.variant) && !few.has_tickets) << plan->line();
+  EXPECT_EQ(few.pack_gqa.rows, 16);
   for (const int rows : {0, 1, 16, 17, 512}) EXPECT_NE(many.rows.has(rows), few.rows.has(rows)) << rows;
   EXPECT_EQ(plan->workspace.tickets.bytes, 16u);
   EXPECT_EQ(combine.even.ctas, plan->launches[1].grid);
@@ -236,7 +236,7 @@ TEST(Split, EvenlyHasPlacesForEveryCta) {
     ASSERT_TRUE(plan) << plan.failure().text;
     const ForwardStep& step = forward_of(*plan);
     ASSERT_TRUE(fwd_splits_evenly(step.variant)) << plan->line();
-    const int ctas = plan->launches[0].grid, heads = static_cast<int>(plan->problem.heads_q) / step.pack.heads;
+    const int ctas = plan->launches[0].grid, heads = static_cast<int>(plan->problem.heads_q) / step.pack_gqa.heads;
     EXPECT_EQ(step.even.ctas, ctas);
     EXPECT_EQ(ctas % step.even.classes, 0) << plan->line();
     EXPECT_EQ(heads % step.even.classes, 0) << plan->line();
@@ -293,8 +293,9 @@ TEST(Hints, ThatCutAreRefusedWhereNothingWouldHeedThem) {
   EXPECT_NE(refused("bwd bf16 b1 hq4 hkv4 sq64 skv64 d64", "parts=2").find("parts=2 is a hint for forward"),
             std::string::npos);
   EXPECT_NE(refused("bwd bf16 b1 hq4 hkv4 sq64 skv64 d64", "packed=1").find("Leave packed out"), std::string::npos);
-  EXPECT_NE(refused("fwd e4m3 b1 hq4 hkv4 sq300 skv640 d64", "parts=2").find("plain tiles of 8-bit q are not split"),
-            std::string::npos);
+  EXPECT_NE(
+      refused("fwd e4m3 b1 hq4 hkv4 sq300 skv640 d64", "parts=2").find("plain tiles of 8-bit q have no split-KV"),
+      std::string::npos);
   for (const char* const word : {"acc", "alibi", "causal chunk=100"})
     EXPECT_NE(refused(("fwd bf16 b1 hq4 hkv4 sq64 skv640 d64 " + std::string(word)).c_str(), "packed=1")
                   .find("packed=1 is a hint for problems without accumulate, attention_chunk and alibi"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests: a call on the CPU touches no byte before the first and none after the last element of a tensor. Each tensor
-// lies at the end of a mapping, then at the begin of one, and the page beside it can be neither read nor written (R35).
-// Of a GPU's memory compute-sanitizer says the same: `scripts/gpu sanitizer`.
+// lies at the end of a mapping, then at the begin of one, and the page next to it can be neither read nor written
+// (R35). Of a GPU's memory compute-sanitizer says the same: `scripts/gpu sanitizer`.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -115,7 +115,7 @@ TEST_P(EdgesOf, NothingBeyondTensorsIsTouched) {
       c.problem.op = op;
       if (number++ % shares != GetParam() || c.only == "gpu" || !is_small(c.problem)) continue;
       const auto plan = create_plan(c.problem, "cpu");
-      if (!plan) continue;  // tests/cases has some for GPUs alone
+      if (!plan) continue;  // tests/cases has some that only GPUs run
       const auto in = make_inputs(c, 1, FirstPass::missing);
       Inputs expected = *in;
       expected.tensors = in->at([&] {

@@ -197,7 +197,7 @@ TEST(max_logit, what_is_not_computed_is_said) {
   backward.op = fh::Op::backward;
   EXPECT_NE(
       refusal(backward, call.tensors())
-          .find("max_logit is 1 and op is FH_BACKWARD; the forward pass alone looks for it. Set op to FH_FORWARD, "
+          .find("max_logit is 1 and op is FH_BACKWARD; only the forward pass computes it. Set op to FH_FORWARD, "
                 "or max_logit to 0."),
       std::string::npos);
 }

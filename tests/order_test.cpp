@@ -51,27 +51,27 @@ TEST(Order, FixedLengthsVisitEveryItemOnce) {
     }
 }
 
-// Of one pair the tiles come in turn, which CTAs that add in order rely on: of the first pairs the last one first. That
-// is so exactly where turns_fit() says it, but for a single tile, which always comes in turn.
-TEST(Order, TilesOfAPairComeInTurnFromTheLightestOrTheHeaviest) {
+// Of one pair the tiles come in order, which CTAs that add in order rely on: of the first pairs the last one first.
+// That is so exactly where dq_order_fits() says it, except for a single tile, which always comes in order.
+TEST(Order, TilesOfAPairComeInOrderFromTheLightestOrTheHeaviest) {
   for (const auto& [pairs, items_of_pair, section, tail, in_sections] : shapes())
     for (int light_first = 0; light_first <= pairs && tail == 0; ++light_first) {  // gradients have no tail
       const Order order = {pairs * items_of_pair, pairs, items_of_pair, section, in_sections, tail, 0};
       std::vector<int> taken(pairs);
-      bool in_turn = true;
+      bool in_order = true;
       for (int number = 0; number < order.items; ++number) {
-        const Item item = item_in_turn(order, number, light_first);
+        const Item item = item_in_dq_order(order, number, light_first);
         ASSERT_TRUE(item.pair >= 0 && item.pair < pairs) << number;
         const int its = taken[item.pair]++;
-        in_turn = in_turn && item.of_pair == (item.pair < light_first ? items_of_pair - 1 - its : its);
+        in_order = in_order && item.of_pair == (item.pair < light_first ? items_of_pair - 1 - its : its);
       }
-      EXPECT_EQ(in_turn, items_of_pair == 1 || turns_fit(order, light_first))
+      EXPECT_EQ(in_order, items_of_pair == 1 || dq_order_fits(order, light_first))
           << pairs << " pairs, " << items_of_pair << " tiles, section " << section << ", " << in_sections
           << " in sections, light first " << light_first;
       EXPECT_EQ(std::ranges::count(taken, items_of_pair), pairs);
     }
 }
-TEST(Order, TurnsDoNotFitWithATail) { EXPECT_FALSE(turns_fit(Order{8, 4, 2, 2, 4, /*tail=*/1, 0}, 2)); }
+TEST(Order, DqOrderDoesNotFitWithATail) { EXPECT_FALSE(dq_order_fits(Order{8, 4, 2, 2, 4, /*tail=*/1, 0}, 2)); }
 
 // In a section no item is heavier than the one before; the tail comes last, over all pairs.
 TEST(Order, HeavyItemsComeFirstAndTheTailLast) {
@@ -346,8 +346,8 @@ TEST(MaskRule, SpansAreAllTurnsAndClearOnesHideNothing) {
         for (const int count : {last + 1 - first, last + 2 - first}) {  // the second may reach past the last key
           const auto tiles = rule.q_tiles(first, last, c.rows, tile_q);
           const auto spans = rule.spans(first, count, tiles, c.rows, tile_q);
-          EXPECT_GE(std::min({spans.masked, spans.clear, spans.masked_again}), 0) << c;
-          EXPECT_EQ(spans.masked + spans.clear + spans.masked_again, tiles.end - tiles.begin) << c;
+          EXPECT_GE(std::min({spans.masked, spans.clear, spans.masked_last}), 0) << c;
+          EXPECT_EQ(spans.masked + spans.clear + spans.masked_last, tiles.end - tiles.begin) << c;
           const int begin = (tiles.begin + spans.masked) * tile_q;
           for (int row = begin; row < std::min(c.rows, begin + spans.clear * tile_q); ++row)
             for (int key = first; key < first + count; ++key)

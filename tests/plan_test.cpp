@@ -75,7 +75,7 @@ TEST(Plan, IsThereForEveryPairOfHeadDims) {
         ASSERT_TRUE(plan) << problem->line() << ": " << plan.failure().text;
         const FwdVariant& v = std::get<ForwardStep>(plan->launches[0].step).variant;
         EXPECT_TRUE(v.dims.qk >= dim_qk && v.dims.v >= dim_v) << plan->line();
-        EXPECT_TRUE(fwd_sharers(v) == 1 || dim_v > fwd_columns(v)) << plan->line();
+        EXPECT_TRUE(fwd_consumers_per_m_tile(v) == 1 || dim_v > fwd_columns(v)) << plan->line();
       }
     }
 }
@@ -270,7 +270,7 @@ TEST(Hints, ChangeThePlan) {
     const std::string line = make_gpu_plan(*problem, h200, hints)->line();
     EXPECT_TRUE(lines.insert(line).second) << word << ": a decision that cannot be read: " << line;
   }
-  EXPECT_EQ(order_with("late=3").late_tiles, 3);
+  EXPECT_EQ(order_with("late=3").deferred_tiles, 3);
   EXPECT_EQ(order_with("tail=0%").tail, 0);
   EXPECT_LT(order_with("section=4MiB").section, order_with("section=64MiB").section);
   Hints tiles;

@@ -69,8 +69,8 @@ const struct {
      "smooth is 1 and softcap is 20; what the scores of all keys have in common is lost in a softmax, but not in a "
      "tanh. Set one of them to 0."},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.max_logit = 2; },
-     "max_logit is 2 and op is FH_QUANTISE; the forward pass alone looks for it. Set op to FH_FORWARD, or max_logit "
-     "to 0."},
+     "max_logit is 2 and op is FH_QUANTISE; only the forward pass computes it. Set op to FH_FORWARD, or max_logit to "
+     "0."},
 };
 
 TEST(Problem, ContradictionsAreNamed) {

@@ -86,7 +86,7 @@ const BadProblem bad_problems[] = {
      "accumulate is 2 and op is FH_QUANTISE; gradients are added to what is there, and o and lse merged with it. Set "
      "op to FH_FORWARD or FH_BACKWARD, or accumulate to 0."},
     {[](fh_problem& p) { p.op = FH_BACKWARD, p.invariant = 3; },
-     "invariant is 3 and op is FH_BACKWARD; the forward pass alone has it. Set op to FH_FORWARD, or invariant to 0.",
+     "invariant is 3 and op is FH_BACKWARD; only the forward pass has it. Set op to FH_FORWARD, or invariant to 0.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { set_raw(p.dtype_kv, 6); },
      "dtype_kv is 6, which names no type. Use FH_USUAL for that of q, FH_E4M3 or FH_E5M2."},
@@ -104,15 +104,15 @@ const BadProblem bad_problems[] = {
      "heads_kv is 2 and heads_q is 1; heads_kv must divide heads_q. Use 1, or heads_q as heads_kv where there is no "
      "q."},
     {[](fh_problem& p) { p.dtype_kv = FH_F16; },
-     "dtype_kv is f16 and dtype is bf16; k and v are of q's type, or of an 8-bit type beside q in f16 or bf16. Set "
+     "dtype_kv is f16 and dtype is bf16; k and v are of q's type, or of an 8-bit type with q in f16 or bf16. Set "
      "dtype_kv to FH_USUAL, or convert.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype = FH_E4M3, p.dtype_kv = FH_E5M2; },
-     "dtype_kv is e5m2 and dtype is e4m3; k and v are of q's type, or of an 8-bit type beside q in f16 or bf16. Set "
+     "dtype_kv is e5m2 and dtype is e4m3; k and v are of q's type, or of an 8-bit type with q in f16 or bf16. Set "
      "dtype_kv to FH_USUAL, or convert.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype = FH_F32, p.dtype_kv = FH_E4M3; },
-     "dtype_kv is e4m3 and dtype is f32; k and v are of q's type, or of an 8-bit type beside q in f16 or bf16. Set "
+     "dtype_kv is e4m3 and dtype is f32; k and v are of q's type, or of an 8-bit type with q in f16 or bf16. Set "
      "dtype_kv to FH_USUAL, or convert.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype = p.dtype_o = FH_E4M3; },
@@ -209,7 +209,7 @@ const BadProblem bad_problems[] = {
     {[](fh_problem& p) { p.dtype = FH_E5M2, p.scale_rows = -1; },
      "scale_rows is -1; as many rows share a scale as tiles are made of. Use 128, or 0 for all rows."},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.invariant = 1; },
-     "invariant is 1 and op is FH_QUANTISE; the forward pass alone has it. Set op to FH_FORWARD, or invariant to 0."},
+     "invariant is 1 and op is FH_QUANTISE; only the forward pass has it. Set op to FH_FORWARD, or invariant to 0."},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.scale_v_columns = 1; },
      "scale_v_columns is 1 and op is FH_QUANTISE; what is written has scales of rows, not of columns. "
      "Set it to 0.",
@@ -287,8 +287,7 @@ const BadLine bad_lines[] = {
     {"fwd bf16 b1 chunk64", "\"chunk64\" at offset 12: a number of keys is expected: chunk=N. Write chunk=64."},
     {"fwd bf16 b1 window=4,0",
      "\"window=4,0\" at offset 12: two numbers are expected: windowLEFT,RIGHT in keys, -1 for all on that side. "
-     "Write "
-     "window4,0."},
+     "Write window4,0."},
     {"fwd bf16 b99999999999999999999",
      "\"b99999999999999999999\" at offset 9: this number is out of range. Use a "
      "smaller one."},

@@ -66,7 +66,7 @@ double loads_of(const std::string& line) {
   std::priority_queue<Cta, std::vector<Cta>, std::greater<>> ctas;
   int next = 0;
   const auto draw = [&](double now) {
-    if (next < step.order.items) ctas.push({now, item_in_turn(step.order, next++, step.light_first), 0});
+    if (next < step.order.items) ctas.push({now, item_in_dq_order(step.order, next++, step.light_first), 0});
   };
   const int count = plan.launches.at(1).grid / bwd_ctas(v);
   for (int i = 0; i < count; ++i) draw(i * 1e-4);

@@ -37,14 +37,15 @@ std::shared_ptr<const fh_plan> plan_of(const char* line, const char* target) {
   return plan ? *plan : nullptr;
 }
 
-TEST(run, an_explanation_says_when_items_are_drawn) {
+TEST(run, an_explanation_says_when_items_are_fetched) {
   const auto words = [](const char* line, const char* target) {
     return explain(problem_of(line), *read_target(target)).text;
   };
   const char* const many_equal = "fwd bf16 b8 hq16 hkv16 sq2048 skv2048 d128";
-  EXPECT_NE(words(many_equal, "h200").find("1408 work items, drawn early;"), std::string::npos);
-  EXPECT_NE(words(many_equal, "h200 late=4").find("drawn late after items of 4 kv tiles"), std::string::npos);
-  EXPECT_NE(words("fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128 causal", "h100").find(" drawn late;"), std::string::npos);
+  EXPECT_NE(words(many_equal, "h200").find("1408 work items, eager fetch;"), std::string::npos);
+  EXPECT_NE(words(many_equal, "h200 late=4").find("deferred fetch after items of 4 kv tiles"), std::string::npos);
+  EXPECT_NE(words("fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128 causal", "h100").find(" deferred fetch;"),
+            std::string::npos);
   EXPECT_NE(words("fwd bf16 b1 hq32 hkv8 sq1 skv64 d128", "h200").find("one for each CTA, without a ticket;"),
             std::string::npos);
 }

@@ -233,7 +233,7 @@ TEST(fwd_params, say_what_the_problem_says) {
   EXPECT_EQ(params.queue.counter, nullptr) << "short items, and a CTA for each";
 }
 
-TEST(fwd_params, have_a_counter_where_tickets_are_drawn) {
+TEST(fwd_params, have_a_counter_where_tickets_are_fetched) {
   for (const char* const line :
        {"fwd f16 b16 hq8 hkv8 sq100 skv2000 d128", "fwd f16 b200 hq8 hkv8 sq100 skv200 d128"}) {
     const Plan plan = planned(line);
@@ -245,13 +245,13 @@ TEST(fwd_params, have_a_counter_where_tickets_are_drawn) {
 // The second launch of a mixed step begins while the first one runs, but not where a run may have so many SMs.
 TEST(fwd_params, of_a_mixed_step_let_the_second_launch_begin_early) {
   const std::string line = "fwd bf16 b4 hq8 hkv2 sq300 skv3000 d128 varlen tq620 seqused causal page16 pages900";
-  for (const auto& [words, beside] : {std::pair{"", true}, {" sms7", false}}) {
+  for (const auto& [words, overlaps] : {std::pair{"", true}, {" sms7", false}}) {
     const Plan plan = planned(line + words);
     ASSERT_GE(plan.launches.size(), 2u) << plan.line();
     const FwdParams first = params_of(plan);
     const FwdParams second = plain_params({plan, {}, nullptr, 7}, std::get<ForwardStep>(plan.launches[1].step));
-    EXPECT_FALSE(first.beside_another);
-    EXPECT_EQ(second.beside_another, beside);
+    EXPECT_FALSE(first.overlaps_another);
+    EXPECT_EQ(second.overlaps_another, overlaps);
     EXPECT_EQ(second.rows.most + 1, first.rows.least);
   }
 }

@@ -214,7 +214,7 @@ TEST(Time, ChoosesPartsOfUnequalItems) {
     EXPECT_GT(estimated(line, h200, text("parts={}", parts))->us, chosen->us) << parts << " parts";
 }
 
-// Parts as short as a ring are drawn while others are at work: 8 causal heads of 1k keys, measured on an H200, take
+// Parts as short as a ring are fetched while others are at work: 8 causal heads of 1k keys, measured on an H200, take
 // 11.8 us in two parts and 15.9 in three.
 TEST(Time, KnowsThatShortPartsAreDrawnEarly) {
   const auto us = [](int parts) {

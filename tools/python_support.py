@@ -30,7 +30,7 @@ where.
 OF_CACHES = """
 ## Writing to a cache
 
-New rows of k and v, and q beside them: normed, rotated, stored. `torch.norm_rotary` stores nothing and has gradients,
+New rows of k and v, and q with them: normed, rotated, stored. `torch.norm_rotary` stores nothing and has gradients,
 on any device of PyTorch.
 
 """

@@ -7,7 +7,7 @@ GPU nor PyTorch.
   python3 bench/report --no-plots     tables only
   python3 bench/report --check        writes nothing; fails if one of them is not what this would write
 
-What is read, what is divided by what, and which turn group is shown: bench/report/records.py.
+What is read, what is divided by what, and which A/B group is shown: bench/report/records.py.
 """
 import argparse
 import pathlib
@@ -206,7 +206,7 @@ def span_of(ratios):
 def long_report(passes, host, errors=(), lists=None, packed=None, grads=(), aims=(), served=None):
     parts = ["# Results", "Written by bench/report from the lines of bench/results; do not edit. How times are "
              "taken: bench/speed.py. What FLOPs are counted (causal as half, backward as 2.5 times forward): "
-             "bench/measure/work.py. A ratio stands only between measurements that were interleaved in one run (a turn "
+             "bench/measure/work.py. A ratio stands only between measurements that were interleaved in one run (an A/B "
              "group)."]
     if aims: parts += ["## Aims", "Ratio to the best rival of a run, and how many problems reach what is aimed at.",
                        markdown(aims)]

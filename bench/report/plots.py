@@ -2,7 +2,7 @@
 """The pictures of the results: speed by length, one panel for every kind of problem, one picture a machine.
 
 Rows of panels are masks, columns are types and head dims; after four columns come new rows. The figure above each
-point of froghopper is its ratio to the fastest rival of that cell, in its own turn group. Of the deterministic forms
+point of froghopper is its ratio to the fastest rival of that cell, in its own A/B group. Of the deterministic forms
 ours alone is drawn, with dashes.
 """
 import re

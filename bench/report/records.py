@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lines of bench/results, read and put in order for the tables and the pictures: machine, table, cell.
 
-A cell is one problem on one machine. A ratio is only ever taken within one turn group, whose measurements ran in turns.
-A problem is shown by its newest turn group in which a rival ran too, or by its newest one if none ever did.
+A cell is one problem on one machine. A ratio is only ever taken within one A/B group, whose measurements ran in turns.
+A problem is shown by its newest A/B group in which a rival ran too, or by its newest one if none ever did.
 """
 import collections
 import dataclasses
@@ -21,7 +21,7 @@ HOST = "host: "             # plans of host cost, from `froghopper bench --host`
 
 @dataclasses.dataclass
 class Cell:
-    """One problem on one machine: its chosen turn group, the fastest plan of every implementation."""
+    """One problem on one machine: its chosen A/B group, the fastest plan of every implementation."""
     problem: str
     best: dict  # impl -> record
 

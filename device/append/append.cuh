@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// New rows of k and v -> their rows in a cache, normed, rotated and in 8 bits where that is asked for; and q with
+// New rows of k and v -> their rows in a cache, normed, rotated and quantised where that is asked for; and q with
 // them. It moves bytes: what is computed hides behind that.
 //
 // Work      a group of lanes has some heads of a row, in q, k and v: 8 columns a lane; head dim 512 in two pieces
@@ -37,7 +37,7 @@ struct Append {
   static constexpr int smem_bytes = append_smem_bytes;
   static constexpr int lanes = append_lanes(V), pieces = append_pieces(V);
   static constexpr unsigned groups_of_cta = append_groups_of_cta(V);
-  static constexpr bool narrows = is_8_bit(V.to);
+  static constexpr bool quantises = is_8_bit(V.to);
 
   static __device__ void run(const AppendParams& params) {
     ptx::let_next_kernel_start();
@@ -107,7 +107,7 @@ struct Append {
       return found;
     }
     found.to = address(its.to, where.cache_batch, where.cache_row, head);
-    if constexpr (narrows)
+    if constexpr (quantises)
       found.scale = params.own_scales ? its.written + where.cache_batch * its.written_batch +
                                             where.cache_row * its.written_row + head * its.written_head
                                       : const_cast<float*>(its.given.data) + head * its.given.head;
@@ -281,7 +281,7 @@ struct Append {
 
   // What the row is divided by. Its own follows from its largest value.
   static __device__ float scale_of(const AppendParams& params, const Head& head, const Values& x) {
-    if constexpr (!narrows) return 1.f;
+    if constexpr (!quantises) return 1.f;
     if (!params.own_scales) return head.scale ? *head.scale : 1.f;
     float largest = 0.f;
 #pragma unroll
@@ -296,7 +296,7 @@ struct Append {
 
   static __device__ void store(const Head& head, int column, bool as_read, const uint4& raw, float scale,
                                const float (&x)[append_piece]) {
-    if constexpr (narrows) {
+    if constexpr (quantises) {
       if (head.tensor != of_q) {
         *reinterpret_cast<uint2*>(head.to + column) = {
             ptx::cvt_pack4<To>(x[0] / scale, x[1] / scale, x[2] / scale, x[3] / scale),

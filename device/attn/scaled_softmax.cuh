@@ -2,7 +2,7 @@
 // device/attn: softmax.cuh for weights that become e4m3, or f16; tile_softmax.cuh is for weights that become bf16.
 // In both, K and V of every kv tile have scales of their own.
 //
-// e4m3 reaches 448, and rounds to 2^-4 of a number down to 2^-6, below that to 2^-10. So a row's largest weight is kept
+// e4m3 reaches 448, and rounds to 2^-4 of a value down to 2^-6, below that to 2^-10. So a row's largest weight is kept
 // between 16 and 448: a row starts at 16, so that few tiles pass 448. A tile whose weights would pass 448 moves the row
 // max so that its largest weight becomes 64, not 16: the row is unlikely to grow by as much again, and the larger its
 // weights are, the fewer of the small ones are lost.
@@ -28,34 +28,34 @@ namespace froghopper::attn {
 
 // What scores are multiplied by, where it is the same for all rows and where each of a thread's two has its own.
 __device__ __forceinline__ float of_all_rows(float scale) {
-  return __shfl_sync(~0u, scale, 0);  // into a uniform register, which an FFMA reads beside two others
+  return __shfl_sync(~0u, scale, 0);  // into a uniform register, which an FFMA reads together with two others
 }
 __device__ __forceinline__ RowPair of_all_rows(RowPair scale) { return scale; }
-// Not 0, however small both are: the score of a hidden key, -inf, stays -inf.
+// Not 0, however small both are: a masked score, -inf, stays -inf.
 __device__ __forceinline__ float times(float scale, float by) { return __fmaf_rn(scale, by, tile::least); }
 __device__ __forceinline__ RowPair times(RowPair scale, float by) {
   return {times(scale.top, by), times(scale.bottom, by)};
 }
 
-// Narrow: weights become e4m3. Scale: float, or RowPair where rows have scales of their own.
-template <bool Narrow, class Scale = float>
+// Fp8Weights: weights become e4m3. Scale: float, or RowPair where rows have scales of their own.
+template <bool Fp8Weights, class Scale = float>
 struct ScaledSoftmax {
   static constexpr float first_weight = TileScales::first_weight, first_log2_v_scale = TileScales::first_log2_v_scale;
   static constexpr float largest_weight = 448.f;
   // Log2 of the largest weight, and that weight, once a row has outgrown its row max: then the row max is lower in
   // relation to the maximum than at the beginning.
-  static constexpr float moved_log2_v_scale = Narrow ? 6.f : first_log2_v_scale,
-                         moved_weight = Narrow ? 64.f : first_weight;
+  static constexpr float moved_log2_v_scale = Fp8Weights ? 6.f : first_log2_v_scale,
+                         moved_weight = Fp8Weights ? 64.f : first_weight;
   static constexpr float max_offset_again = first_log2_v_scale - moved_log2_v_scale;
   static constexpr float max_offset = OnlineSoftmax::max_offset;
   static constexpr int few_keys = OnlineSoftmax::few_keys;
-  static constexpr float movable = OnlineSoftmax::movable;
+  static constexpr float rescale_limit = OnlineSoftmax::rescale_limit;
   // A row max beyond this is subtracted after the scores are scaled and rounded: in s scale + (log2_v_scale - row_max)
   // its own rounding, 2^-12 here, would be another one in every tile.
-  static constexpr float large_magnitude = Narrow ? 4096.f : OnlineSoftmax::large_magnitude;
+  static constexpr float large_magnitude = Fp8Weights ? 4096.f : OnlineSoftmax::large_magnitude;
 
   Scale scale_q;  // log2(e) x softmax scale x scale of Q
-  // The reference of each row, as OnlineSoftmax has it, but in base 2 in large rows too.
+  // The row max of each row, as OnlineSoftmax has it, but in base 2 in large rows too.
   RowPair row_max = {-tile::inf, -tile::inf};
   RowPair sum = {0.f, 0.f};  // this thread's columns only, until complete()
   // Of this tile.
@@ -91,7 +91,7 @@ struct ScaledSoftmax {
     const float growth = grow();
     // e4m3: where a row has few keys. In the others no key has the row to itself, and its error is that of all weights.
     const bool some_few = __any_sync(~0u, above.top + above.bottom > 0.f);
-    if (!Narrow || some_few) {
+    if (!Fp8Weights || some_few) {
       const float fraction = log2_v_scale - floorf(log2_v_scale);
       above = {above.top + fraction, above.bottom + fraction};
     }
@@ -170,7 +170,7 @@ struct ScaledSoftmax {
     const RowPair next = {row_max.top + (ptx::lg2_approx(most.top) - moved_log2_v_scale),
                           row_max.bottom + (ptx::lg2_approx(most.bottom) - moved_log2_v_scale)};
     const bool stays_moderate = is_moderate() && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;
-    if (!__all_sync(~0u, g.largest <= movable && stays_moderate)) return GuardResult::recompute;
+    if (!__all_sync(~0u, g.largest <= rescale_limit && stays_moderate)) return GuardResult::recompute;
     rescale = {ptx::ex2_approx(row_max.top - next.top), ptx::ex2_approx(row_max.bottom - next.bottom)};
     s.scale_rows(rescale.top, rescale.bottom);
     sum = {(sum.top + g.sum.top * inverse_v_scale) * rescale.top,
@@ -191,8 +191,8 @@ struct ScaledSoftmax {
   }
 
   // What O of now is relative to, the row maxima and the scale of O; and what an O that was put aside is to be
-  // multiplied by, to be relative to those of now. Equal row maxima may be infinite: a row that has seen no key yet.
-  __device__ float4 reference() const { return {row_max.top, row_max.bottom, grown}; }
+  // multiplied by, to be relative to those of now. Equal row maxima may be infinite: a row that attended to no key yet.
+  __device__ float4 row_maxima() const { return {row_max.top, row_max.bottom, grown}; }
   __device__ RowPair factors_since(float4 then) const {
     const float growth = ptx::ex2_approx(then.z - grown);
     const auto of_row = [&](float old, float now) {

@@ -115,7 +115,7 @@ struct Sequences {
 };
 
 // Visits the rows that no sequence uses: visit(batch, row). used: rows of a sequence that count; null: all.
-// CTAs share the sequences; where these are fewer, several CTAs have the rows of one in turn. The rows of a packed
+// CTAs share the sequences; where these are fewer, several CTAs divide the rows of one. The rows of a packed
 // tensor that come after the last sequence, which may be more than all others, are everybody's.
 template <class Visit>
 __device__ void each_unused_row(const int* cu, const int* used, int sequences, int seq, int total, Visit visit) {

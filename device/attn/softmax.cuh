@@ -2,9 +2,9 @@
 // device/attn: softmax over the two rows a thread owns, in base 2. Scores arrive without the factor scale_log2. (Those
 // of ALiBi arrive in base 2, and the factor is 1; those of softcap arrive as a tanh: device/fwd/score_mod.cuh.)
 //
-// The row max, as the papers call what is subtracted before exp2, is a reference here: it lies at the row's maximum so
-// far or near it, and not always above it. Any reference gives the same result in exact arithmetic; it only has to
-// keep weights and sums moderate.
+// The row max, as the papers call what is subtracted before exp2, may be stale here: it lies at the row's maximum so
+// far or near it, and not always above it. Any row max gives the same result in exact arithmetic; it only has to keep
+// weights and sums moderate.
 //
 // exact_step() is the exact online softmax (Milakov and Gimelshein 2018): it moves the row max to the maximum so far,
 // or by a given offset above that. guarded_step() is the guarded one: it keeps the row max, so that the search for the
@@ -65,12 +65,12 @@ __device__ __forceinline__ bool is_large(float sum) { return __float_as_int(sum)
 
 // What O is multiplied by and the log of the denominator in natural units, once all tiles are in. The sink is one
 // more logit of the row, -inf if there is none; sink_weight is its weight after the division. A row that attends to no
-// key has inverse = 0, and the sink alone in its denominator.
+// key has inverse = 0, and only the sink in its denominator.
 struct Finish {
   float inverse, lse, sink_weight;
 };
 
-// Multiplied by log2(e), a large finite number may become infinite, and the difference of two infinities is NaN. So
+// Multiplied by log2(e), a large finite value may become infinite, and the difference of two infinities is NaN. So
 // it is clamped to the finite values. NaN stays NaN.
 __device__ __forceinline__ float finite(float row_max) {
   return ptx::max_or_nan(ptx::min_or_nan(row_max, tile::largest), -tile::largest);
@@ -106,8 +106,8 @@ struct OnlineSoftmax {
   // sum in a row of equal scores, whose weights are 1.
   template <int Cols>
   static constexpr float guard = Cols > 128 ? Cols / 8 : 16;
-  // How far above the maximum so far, in powers of two, exact_step() puts the row max of rows that have seen fewer
-  // than few_keys keys: their largest score is likely to be small, and the next tile would move the row max. The
+  // By how much, in powers of two, exact_step() puts the row max above the maximum so far in rows that attended to
+  // fewer than few_keys keys: their largest score is likely to be small, and the next tile would move the row max. The
   // largest weight is 2^-3 then, and still exact.
   static constexpr float max_offset = 3.f;
   static constexpr int few_keys = 64;
@@ -116,14 +116,14 @@ struct OnlineSoftmax {
   // above it S is computed again (GuardResult::recompute). Up to it the weights are finite, and so is the sum with what
   // was summed before, which is at most 2^32. Their exponents are below 128, so they were rounded by at most 2^-18, as
   // scores of that size are themselves.
-  static constexpr float movable = 0x1p100f;
+  static constexpr float rescale_limit = 0x1p100f;
   // A row max beyond this, 710 in natural units, is subtracted before the scores are scaled: rounding the product
   // would put a factor on all weights of the row, up to 2^(2^-14) here and out of range from 2^31 on, and the rounding
   // of weights to the stored type does not cancel it.
   static constexpr float large_magnitude = 1024.f;
 
   float scale_log2;
-  // The reference of each row, times scale_log2; in large rows (large_magnitude) without that factor.
+  // The row max of each row, which may be stale, times scale_log2; in large rows (large_magnitude) without that factor.
   RowPair row_max = {-tile::inf, -tile::inf};
   // Of 2^(scale_log2 s - row_max), over this thread's columns only until complete(). Negated in large rows: is_large().
   RowPair sum = {0.f, 0.f};
@@ -171,7 +171,7 @@ struct OnlineSoftmax {
     const RowPair most = quad_most(s, {1.f, 1.f});
     const RowPair next = {row_max.top + ptx::lg2_approx(most.top), row_max.bottom + ptx::lg2_approx(most.bottom)};
     const bool stays_moderate = moderate && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;
-    if (!__all_sync(~0u, largest <= movable && stays_moderate)) return GuardResult::recompute;
+    if (!__all_sync(~0u, largest <= rescale_limit && stays_moderate)) return GuardResult::recompute;
     // From the rounded row max, so that later tiles agree with what is here.
     rescale = {ptx::ex2_approx(row_max.top - next.top), ptx::ex2_approx(row_max.bottom - next.bottom)};
     s.scale_rows(rescale.top, rescale.bottom);
@@ -184,7 +184,7 @@ struct OnlineSoftmax {
   // hundreds of cycles.
   __device__ void complete() { sum = {of_quad(sum.top), of_quad(sum.bottom)}; }
 
-  // The second argument is o_scale of the softmaxes of 8-bit K and V, what O is to be multiplied by besides; 1 here.
+  // The second argument is o_scale of the softmaxes of 8-bit K and V, what O is multiplied by in addition; 1 here.
   __device__ Finish finish_top(float sink, float /*o_scale*/ = 1.f) const {
     return finish_row(row_max.top, sum.top, sink);
   }
@@ -205,7 +205,7 @@ struct OnlineSoftmax {
  protected:
   static __device__ float of_quad(float my_sum) { return copysignf(quad_sum(fabsf(my_sum)), my_sum); }
 
-  // Rounded by itself: fused into a difference, it would be another number there.
+  // Rounded by itself: fused into a difference, it would be another value there.
   __device__ float scaled(float score) const { return __fmul_rn(score, scale_log2); }
 
   // exact_step() for a warp with large rows: corrects what is subtracted after scaling (at), subtracts the rest

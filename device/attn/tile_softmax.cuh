@@ -2,7 +2,7 @@
 // device/attn: softmax.cuh for weights that become bf16; scaled_softmax.cuh is for weights that become e4m3 or f16. In
 // both, K and V of every kv tile have scales of their own.
 //
-// A row max is a reference for scaled scores, so it holds for tiles of all scales. But where it is large it cannot be
+// A row max belongs to scaled scores, so it holds for tiles of all scales. But where it is large it cannot be
 // an unscaled score, as in OnlineSoftmax: scores of such a tile are scaled and rounded first, as plain loops do, and
 // the row max is subtracted from them then. V's scale goes into the weights, as in ScaledSoftmax; bf16 has the range
 // of fp32 and the same precision in all of it, so the guard asks what weights are without that.
@@ -67,7 +67,7 @@ struct TileSoftmax : OneScaleSoftmax {
     const RowPair next = {row_max.top + (ptx::lg2_approx(most.top) - whole),
                           row_max.bottom + (ptx::lg2_approx(most.bottom) - whole)};
     const bool stays_moderate = moderate && fmaxf(fabsf(next.top), fabsf(next.bottom)) <= large_magnitude;
-    if (!__all_sync(~0u, largest <= movable && stays_moderate)) return GuardResult::recompute;
+    if (!__all_sync(~0u, largest <= rescale_limit && stays_moderate)) return GuardResult::recompute;
     rescale = {ptx::ex2_approx(row_max.top - next.top), ptx::ex2_approx(row_max.bottom - next.bottom)};
     s.scale_rows(rescale.top, rescale.bottom);
     sum = {(sum.top + t.top) * rescale.top, (sum.bottom + t.bottom) * rescale.bottom};

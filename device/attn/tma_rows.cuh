@@ -20,8 +20,8 @@ namespace froghopper::attn {
 //   base + column + (map_rows - length + row) s + head x head's stride + (first + length row_granules) g + map_rows w
 // length row_granules g = length s and, as map_rows = 2^30, map_rows w = -map_rows s modulo 2^64, hence it is
 //   base + column + head x head's stride + first g + row s
-// where first g is the distance of the sequence's first row. Beside the column, only the second coordinate can be out
-// of bounds: exactly where row >= length, that is, beyond the end of the sequence.
+// where first g is the distance of the sequence's first row. Apart from the column, only the second coordinate can be
+// out of bounds: exactly where row >= length, that is, beyond the end of the sequence.
 template <bool Ragged>
 struct TmaRows {
   int head, batch;

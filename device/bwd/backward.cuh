@@ -11,7 +11,7 @@
 //           Everything is computed transposed (keys along rows, queries along columns), so that P^T and dS^T leave the
 //           accumulators as register operands; dS goes through shared memory only for grad_q, to which both M tiles
 //           contribute.
-// Roles     Dispatcher        warp 0; draws items, publishes them, loads K and V.  warpgroup 0: 24 registers
+// Roles     Dispatcher        warp 0; fetches items, publishes them, loads K and V.  warpgroup 0: 24 registers
 //           QLoader           warp 1, one thread; loads Q with lse and delta (and the slope of alibi variants).
 //           GradOLoader       warp 2, one thread; loads grad_o.
 //           ProxyFencer       warp 3, one thread; makes dS visible to WGMMA. Where it pays: has_proxy_fencer.
@@ -46,8 +46,8 @@
 //           item_ring       full: the Dispatcher has written it; empty: one arrival per producer thread that the
 //                           variant has (QLoader, GradOLoader, ProxyFencer, or if deterministic QLoader,
 //                           DqOrderWaiter, DqOrderSignaller) and, when its item is over, Consumer warp
-//           draw_now        one arrival an item, by the QLoader near its end; the Dispatcher waits for it before it
-//                           draws the next ticket. As in device/fwd/forward.cuh.
+//           fetch_now       one arrival an item, by the QLoader near its end; the Dispatcher waits for it before it
+//                           fetches the next ticket. As in device/fwd/forward.cuh.
 //           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp, after its last grad_q. Of two stages
 //                           the other one's K and V are loaded while this item is computed.
 //           q_ring          full: bytes of Q, lse and delta; empty: one per Consumer warp, after grad_k has read Q and
@@ -64,10 +64,11 @@
 //           other gives without waiting for anything but loads and dS of t - 3; the ProxyFencer, between them, adds no
 //           other wait. A Consumer that asks ahead also waits in iteration t for Q of t + 1, which comes when the other
 //           has ended t - 1. Deterministic variants only:
-//           last_added      full: one arrival per Consumer warp: the last adds of an item are issued. For every other
+//           item_adds_issued
+//                           full: one arrival per Consumer warp: the last adds of an item are issued. For every other
 //                           iteration n the DqOrderSignaller waits for the release of Q of n + 1 (q_ring, empty)
 //                           instead. The empty barriers are not used.
-//           seen_ring       empty: one arrival by the DqOrderSignaller, when it has seen that the adds of iteration n
+//           signalled_ring  empty: one arrival by the DqOrderSignaller, when it has seen that the adds of iteration n
 //                           are issued. The DqOrderWaiter waits for that before it lets iteration n + 2 pass. Otherwise
 //                           a barrier of q_ring could complete two phases while the DqOrderSignaller waits for one of
 //                           them, and the parity would be ambiguous. The full barriers are not used.
@@ -144,8 +145,8 @@ struct Backward {
     QRing q_ring, do_ring;
     DsRing ds_ring;
     ptx::u64 ds_stored[bwd_ds_stages];
-    tile::Ring<2> seen_ring, last_added;  // deterministic only
-    ptx::u64 draw_now;
+    tile::Ring<2> signalled_ring, item_adds_issued;  // deterministic only
+    ptx::u64 fetch_now;
   };
   static constexpr int smem_bytes = bwd_smem_bytes(V);
   static_assert(sizeof(Smem) == smem_bytes);

@@ -15,7 +15,8 @@
 // Overlap   GradV runs ahead, and grad_q is multiplied one iteration late, as in by_keys.cuh. While a consumer waits
 //           for the other CTA's half, the other consumer multiplies.
 // Launches  as backward.cuh
-// Barriers  item_ring, draw_now, number_full, k_ring, v_ring, q_ring, do_ring, last_added, seen_ring as by_keys.cuh
+// Barriers  item_ring, fetch_now, number_full, k_ring, v_ring, q_ring, do_ring, item_adds_issued,
+//           signalled_ring  as by_keys.cuh
 //           ds_ring         full: GradK's dS is in place, one arrival behind the fences of its warps; empty: one per
 //                           warp of both consumers, after its shares of grad_q have retired. The DqOrderWaiter as in
 //                           by_keys.cuh.
@@ -75,8 +76,8 @@ struct ByColumns : TwoCtas<V> {
     DoRing do_ring;
     DsRing ds_ring;
     ptx::u64 s_full, dp_full, weights_full, peer_empty;
-    tile::Ring<2> seen_ring, last_added;  // deterministic only
-    ptx::u64 draw_now, number_full;
+    tile::Ring<2> signalled_ring, item_adds_issued;  // deterministic only
+    ptx::u64 fetch_now, number_full;
     ptx::u32 number;  // of the next item
   };
   static constexpr int k_bytes = KTile::bytes;

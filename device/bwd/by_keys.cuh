@@ -8,7 +8,7 @@
 //           Each CTA adds half of the columns of grad_q, for the keys of both: half as much goes to memory, which is
 //           what bounds this kernel. For that it has dS of the other, its peer, and its own columns of the peer's K.
 // Roles     Dispatcher, QLoader, GradOLoader, DqOrderWaiter and DqOrderSignaller as in backward.cuh. The first CTA's
-//           Dispatcher draws the tickets and tells the other's.
+//           Dispatcher fetches the tickets and tells the other's.
 //           GradV      warpgroup 1: S^T, the weights, grad_v, the first share of grad_q
 //           GradK      warpgroup 2: dP^T, dS, grad_k, the second share of grad_q
 //           Registers of a thread: 24 in warpgroup 0 and 240 of a consumer at head dim 256, else 40 and 232.
@@ -20,7 +20,7 @@
 //           Neither shares a product with the other, so one's products run under the other's arithmetic. Both multiply
 //           grad_q one iteration late, when dS of both CTAs is there without waiting.
 // Launches  as backward.cuh
-// Barriers  item_ring, draw_now, k_ring, v_ring, q_ring, do_ring as backward.cuh; draw_now is the first CTA's and
+// Barriers  item_ring, fetch_now, k_ring, v_ring, q_ring, do_ring as backward.cuh; fetch_now is the first CTA's and
 //           counts the QLoaders of both. GradV and GradK both release Q at the end of their iteration, after they have
 //           issued the adds to grad_q of the iteration before: in deterministic variants the DqOrderSignaller takes
 //           that release as the sign that these adds are issued, so an earlier release of Q would break the order.
@@ -30,8 +30,8 @@
 //                           full: GradK's dS is in place, one arrival behind the fences of its warps, and the bytes of
 //                           the peer's have come; empty: one per warp of both consumers, after its share of grad_q has
 //                           retired, and one by the peer's GradV: the copy of this dS has come there
-//                           In deterministic variants the DqOrderWaiter arrives at full too, and there are last_added
-//                           and seen_ring.
+//                           In deterministic variants the DqOrderWaiter arrives at full too, and there are
+//                           item_adds_issued and signalled_ring.
 //           weights_full    one arrival per GradV warp: the weights are in the stage
 //           peer_empty      one arrival per warp of the peer's GradK: it has read the weights that lay in the peer's
 //                           stage, so this CTA may copy its dS there
@@ -81,9 +81,10 @@ struct ByKeys : TwoCtas<V> {
   // Columns of grad_q. At head dim 256 each consumer of each CTA has a swizzle atom; at 192 each GradV has one, and
   // each GradK has half of the third.
   static constexpr bool whole_atoms = V.dims.qk == 256;
-  static constexpr Share share_of_grad_v = {0, atom_columns, whole_atoms ? 2 * atom_columns : atom_columns};
-  static constexpr Share share_of_grad_k = whole_atoms ? Share{atom_columns, atom_columns, 2 * atom_columns}
-                                                       : Share{2 * atom_columns, atom_columns / 2, atom_columns / 2};
+  static constexpr DqColumns share_of_grad_v = {0, atom_columns, whole_atoms ? 2 * atom_columns : atom_columns};
+  static constexpr DqColumns share_of_grad_k = whole_atoms
+                                                   ? DqColumns{atom_columns, atom_columns, 2 * atom_columns}
+                                                   : DqColumns{2 * atom_columns, atom_columns / 2, atom_columns / 2};
 
   // dS of an iteration. Before, the weights lie there on their way from GradV to GradK.
   union Ds {
@@ -110,8 +111,8 @@ struct ByKeys : TwoCtas<V> {
     DsRing ds_ring;
     ptx::u64 weights_full[bwd_ds_stages];
     ptx::u64 peer_empty[bwd_ds_stages];
-    tile::Ring<2> seen_ring, last_added;  // deterministic only
-    ptx::u64 draw_now, number_full;
+    tile::Ring<2> signalled_ring, item_adds_issued;  // deterministic only
+    ptx::u64 fetch_now, number_full;
     ptx::u32 number;  // of the next item
   };
   static constexpr int k_bytes = KTile::bytes + PeerKTile::bytes;

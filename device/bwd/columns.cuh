@@ -15,13 +15,13 @@ __device__ __forceinline__ int column_of_cta(int columns) {
 
 // Columns [first, first + count) of a tile, which one consumer adds; in the CTAs of a cluster, `step` columns further
 // each.
-struct Share {
+struct DqColumns {
   int first, count, step = 0;
 };
 
 // The first column of it in this CTA. The fields are read as constants: through a member function of a template
 // argument they would be loads from global memory, in front of every iteration's adds.
-template <Share Columns>
+template <DqColumns Columns>
 __device__ __forceinline__ int first_column() {
   constexpr int first = Columns.first, step = Columns.step;
   if constexpr (step == 0) return first;

@@ -38,7 +38,7 @@ struct Consumer {
   using GradV = typename Kernel::GradV;
   using DqPiece = tile::Accum<atom_columns>;  // of grad_q, this Consumer's
   static constexpr bool asks_ahead = Policy::asks_ahead, has_proxy_fencer = Policy::has_proxy_fencer,
-                        keeps_addresses = Policy::keeps_addresses, transposed = Kernel::transposed;
+                        recomputes_descriptors = Policy::recomputes_descriptors, transposed = Kernel::transposed;
 
   // Whether an iteration may have no score of this M tile. A kv tile's q tiles are those of which a row attends to a
   // key of the tile. Under a mask the first of them may attend to no key of M tile 1, and under a window the last of
@@ -56,8 +56,8 @@ struct Consumer {
   int left = 0;               // iterations of this item, with this one; asks_ahead only
   typename Kernel::QStage q;  // of Q and of grad_o
   // This Consumer's piece of grad_q: 64 of the columns; or, where a q tile has 128 rows, 64 of the rows. The pieces
-  // of a tile lie one after the other as columns do, so a Share names piece `number` in either case.
-  DqSum<V, Share{number * atom_columns, atom_columns}> dq_sum{params};
+  // of a tile lie one after the other as columns do, so a DqColumns names piece `number` in either case.
+  DqSum<V, DqColumns{number * atom_columns, atom_columns}> dq_sum{params};
   // This thread's, in the first stage of dS and in a piece of grad_q.
   ptx::u32 ds_address = ptx::opaque(tile::transposed_address(smem.ds[0], 0, (number * m_tile_rows)));
   ptx::u32 dq_offset = ptx::opaque(dq_sum.offset());
@@ -87,10 +87,10 @@ struct Consumer {
   __device__ __forceinline__ KTile& k() const { return here(smem.k[kv_stage()]); }
   __device__ __forceinline__ VTile& v() const { return here(smem.v[kv_stage()]); }
   // Returns the tile itself. The offset is 0 when the kernel runs, but the compiler does not know that, so it computes
-  // the tile's descriptors in every iteration and does not keep them in registers (keeps_addresses, policy.cuh).
+  // the tile's descriptors in every iteration and does not keep them in registers (recomputes_descriptors, policy.cuh).
   template <class Tile>
   __device__ __forceinline__ Tile& here(Tile& tile) const {
-    if constexpr (!keeps_addresses) return tile;
+    if constexpr (!recomputes_descriptors) return tile;
     return *reinterpret_cast<Tile*>(reinterpret_cast<char*>(&tile) + (now & params.zero));
   }
   __device__ int kv_stage() const { return Kernel::kv_stages == 1 ? 0 : ptx::opaque(Kernel::KvRing::stage(items)); }
@@ -202,7 +202,7 @@ struct Consumer {
     add_dq(dq);
     if constexpr (V.deterministic) {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) smem.last_added.arrive_full(q_loops);
+      if (threadIdx.x % 32 == 0) smem.item_adds_issued.arrive_full(q_loops);
       ++q_loops;
     }
   }
@@ -212,7 +212,7 @@ struct Consumer {
 
   __device__ __forceinline__ void store_ds(const Weights& ds) {
     const int stage = smem.ds_ring.stage(now);
-    if constexpr (keeps_addresses)
+    if constexpr (recomputes_descriptors)
       tile::store_transposed_at<DsTile>(ds_address + stage * DsTile::bytes, ds);
     else
       tile::store_transposed(smem.ds[stage], 0, number * m_tile_rows, ds);
@@ -244,7 +244,7 @@ struct Consumer {
   __device__ __forceinline__ void add_dq(const DqPiece& dq) {
     // At head dim 96 this warp may have none.
     if (!transposed || number * m_tile_rows + threadIdx.x / 32 % 4 * 16 < V.dims.qk)
-      dq_sum.add(dq, keeps_addresses ? dq_offset : dq_sum.offset());
+      dq_sum.add(dq, recomputes_descriptors ? dq_offset : dq_sum.offset());
   }
 
   __device__ void epilogue(GradK& dk, GradV& dv) {

@@ -32,8 +32,8 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
 
   // Columns of grad_q: a swizzle atom, and half of what the swizzle atoms of both leave.
   static constexpr int all = Kernel::columns.qk, rest = all / 2 - atom_columns;
-  static constexpr Share atom = {number * atom_columns, atom_columns, all};
-  static constexpr Share others = {2 * atom_columns + number * rest, rest, all};
+  static constexpr DqColumns atom = {number * atom_columns, atom_columns, all};
+  static constexpr DqColumns others = {2 * atom_columns + number * rest, rest, all};
   DqSum<V, atom> dq_sum{params};
 
   __device__ ptx::u32 parity() const { return now & 1; }
@@ -54,13 +54,13 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
   }
 
   // dq = dS of the iteration before x K.
-  template <Share Columns>
+  template <DqColumns Columns>
   __device__ __forceinline__ void multiply_dq(tile::Accum<Columns.count>& dq) {
     constexpr int col = Columns.first;
     tile::mma_ab<T>(dq, smem.ds[smem.ds_ring.stage(now - 1)], 0, smem.k[0], col);
   }
 
-  template <Share Columns>
+  template <DqColumns Columns>
   __device__ __forceinline__ void add_dq(const tile::Accum<Columns.count>& dq) {
     const DqSum<V, Columns> sum{params, dq_sum.tile};
     sum.add(dq, sum.offset());

@@ -22,7 +22,7 @@ namespace froghopper::bwd {
 // ---- What both consumers do ----
 
 // Columns: those of grad_q that this one adds; number: 0 or 1.
-template <class Kernel, Share Columns, int number>
+template <class Kernel, DqColumns Columns, int number>
 struct ConsumerByKeys : ConsumerOfTwoCtas<Kernel> {
   using Base = ConsumerOfTwoCtas<Kernel>;
   using Base::V, Base::params, Base::smem, Base::now;

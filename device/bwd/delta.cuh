@@ -9,7 +9,7 @@
 // Order     rows of a tile in any order; sums in the same order in every run
 // Launches  It waits for the kernels before it, which may have written any of its tensors, and only then lets the
 //           backward kernel start, whose producers read tensors, lengths and tickets before they wait for this one
-//           (backward.cuh, Launches). Nothing else in it runs beside another kernel.
+//           (backward.cuh, Launches). Nothing else in it overlaps with another kernel.
 // Barriers  one __syncthreads, in sum_of_cta(), where there is a sink
 // Padding   rows that do not exist, and rows that attend to no key (lse = -inf), get lse = +inf and delta = 0: for
 //           finite scores every weight of such a row is 2^-inf = 0. (A key with a component that is not finite may have
@@ -59,15 +59,15 @@ struct Delta {
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     ptx::wait_for_earlier_kernels();
     // Not before this kernel's own wait: before the backward kernel waits it loads q, k, v and, where there is no gate,
-    // grad_o, reads lengths and slopes, and draws tickets.
+    // grad_o, reads lengths and slopes, and fetches tickets.
     ptx::let_next_kernel_start();
     const int number = blockIdx.x;
     if constexpr (V.gated && V.ragged) {
       clear_unused(params);
       if (number >= params.q_tiles.tiles * params.q_tiles.heads_q) return;  // there are rows, but no sequence
     }
-    const TileOfQ tile =
-        find_tile(params.ragged, params.q_tiles, params.sequences, params.seq_q, params.tile_q, V.ragged, number);
+    const WorkspaceQTile tile = find_workspace_q_tile(params.ragged, params.q_tiles, params.sequences, params.seq_q,
+                                                      params.tile_q, V.ragged, number);
     clear(params, number);
     const int lane = threadIdx.x % lanes;
     float sink_share = 0.f;
@@ -93,8 +93,8 @@ struct Delta {
 
   // o . grad_o of one row, in each of its lanes. A warp goes through here together: a tile's rows are a multiple of
   // those that the CTA takes at once.
-  static __device__ float row_dot(const DeltaParams& params, const TileOfQ& tile, int row, int lane, bool exists,
-                                  bool reads_gate) {
+  static __device__ float row_dot(const DeltaParams& params, const WorkspaceQTile& tile, int row, int lane,
+                                  bool exists, bool reads_gate) {
     float sum = unit_dot(params, tile, row, lane, exists, reads_gate);
     if constexpr (units == 2) sum += unit_dot(params, tile, row, lane + lanes, exists, reads_gate);
 #pragma unroll
@@ -102,8 +102,8 @@ struct Delta {
     return sum;
   }
 
-  static __device__ float unit_dot(const DeltaParams& params, const TileOfQ& tile, int row, int unit, bool exists,
-                                   bool reads_gate) {
+  static __device__ float unit_dot(const DeltaParams& params, const WorkspaceQTile& tile, int row, int unit,
+                                   bool exists, bool reads_gate) {
     float sum = 0.f;
     if (exists && unit * 8 < params.dim_v) {
       const uint4 o = load(params.o, tile, row, unit), grad_o = load(params.grad_o, tile, row, unit);
@@ -113,11 +113,11 @@ struct Delta {
     return sum;
   }
 
-  static __device__ uint4* address(const StridedTensor& in, const TileOfQ& tile, int row, int unit) {
+  static __device__ uint4* address(const StridedTensor& in, const WorkspaceQTile& tile, int row, int unit) {
     char* at = static_cast<char*>(in.data) + tile.batch * in.batch + tile.head * in.head;
     return reinterpret_cast<uint4*>(at + row * in.row + unit * 16);
   }
-  static __device__ uint4 load(const StridedTensor& from, const TileOfQ& tile, int row, int unit) {
+  static __device__ uint4 load(const StridedTensor& from, const WorkspaceQTile& tile, int row, int unit) {
     return *address(from, tile, row, unit);
   }
   static __device__ float dot(ptx::u32 a, ptx::u32 b) {
@@ -127,7 +127,7 @@ struct Delta {
 
   // ---- Gated variants ----
 
-  static __device__ bool attends_to_a_key(const DeltaParams& params, const TileOfQ& tile, int row) {
+  static __device__ bool attends_to_a_key(const DeltaParams& params, const WorkspaceQTile& tile, int row) {
     const int keys =
         V.ragged ? attn::lengths_of(params.ragged, params.seq_q, params.seq_kv, tile.sequence).seq_kv : params.seq_kv;
     const MaskParams& mask = params.mask;
@@ -141,8 +141,8 @@ struct Delta {
   }
 
   // 8 columns of a row. o has the factor sigmoid already.
-  static __device__ void pass_gate(const DeltaParams& params, const TileOfQ& tile, int row, int unit, bool reads_gate,
-                                   const uint4& o, const uint4& grad_o) {
+  static __device__ void pass_gate(const DeltaParams& params, const WorkspaceQTile& tile, int row, int unit,
+                                   bool reads_gate, const uint4& o, const uint4& grad_o) {
     uint4 gated = {0, 0, 0, 0}, grad_gate = {0, 0, 0, 0};
     if (reads_gate) {
       const uint4 gate = load(params.gate, tile, row, unit);
@@ -173,8 +173,8 @@ struct Delta {
   // ---- All variants ----
 
   // Returns the row's share of grad_sink: minus the sink's weight times delta.
-  static __device__ float write(const DeltaParams& params, const TileOfQ& tile, int number, int row, bool exists,
-                                float dot) {
+  static __device__ float write(const DeltaParams& params, const WorkspaceQTile& tile, int number, int row,
+                                bool exists, float dot) {
     const auto number_of = [&](const RowScalars& of) {
       return of.data[tile.batch * of.batch + tile.head * of.head + (tile.first_row + row) * of.row];
     };

@@ -34,7 +34,7 @@ __device__ int dq_tile(const BwdParams& params, const WorkItem& item, int head, 
 
 // One consumer's way to its share of a tile, one iteration late: what it adds belongs to the iteration before. Where
 // CTAs add in order the first one writes, so that there need be no zeros.
-template <BwdVariant V, Share Columns>
+template <BwdVariant V, DqColumns Columns>
 struct DqSum {
   const BwdParams& params;
   int tile = 0;  // of the iteration before, as QIteration has it

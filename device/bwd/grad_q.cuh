@@ -39,10 +39,10 @@ struct GradQ {
   static constexpr int smem_bytes = grad_q_smem_bytes(V);
   static constexpr int pieces = dq_pieces(V.tile_q, V.dim_qk), at_once = grad_q_pieces(V);
   static constexpr bool transposed = dq_transposed(V.tile_q, V.dim_qk);
-  static constexpr int fours = dq_piece / 4;  // of floats, of a piece
+  static constexpr int float4s = dq_piece / 4;  // of a piece
 
   struct Smem {
-    float4 sums[at_once][fours];
+    float4 sums[at_once][float4s];
   };
   static_assert(sizeof(Smem) == smem_bytes);
   struct SinkSmem {  // in its place
@@ -61,8 +61,8 @@ struct GradQ {
       if (params.grad_sink && head < params.q_tiles.heads_q)
         sum_sink(*reinterpret_cast<SinkSmem*>(smem_memory), params, head);
     } else {
-      const TileOfQ tile = find_tile(params.ragged, params.q_tiles, params.sequences, params.seq_q, V.tile_q,
-                                     V.ragged, static_cast<int>(blockIdx.x));
+      const WorkspaceQTile tile = find_workspace_q_tile(params.ragged, params.q_tiles, params.sequences, params.seq_q,
+                                                        V.tile_q, V.ragged, static_cast<int>(blockIdx.x));
       const int rows = min(V.tile_q, tile.rows - tile.row);
       if (rows > 0) {
 #pragma unroll
@@ -82,20 +82,20 @@ struct GradQ {
 
   // read() and write() handle at_once pieces, from number `first` on.
   static __device__ void read(Smem& smem, const GradQParams& params, int first) {
-    const bool nobody_added = params.dq_semaphore && params.dq_semaphore[blockIdx.x] == 0;
+    const bool no_adds = params.dq_semaphore && params.dq_semaphore[blockIdx.x] == 0;
     const float4* from = reinterpret_cast<const float4*>(params.dq_sum) +
-                         (static_cast<long long>(blockIdx.x) * pieces + first) * fours;
+                         (static_cast<long long>(blockIdx.x) * pieces + first) * float4s;
 #pragma unroll
-    for (int i = 0; i < at_once * fours / threads; ++i) {
+    for (int i = 0; i < at_once * float4s / threads; ++i) {
       const int at = i * threads + static_cast<int>(threadIdx.x);
-      ptx::cp_async_16(&smem.sums[at / fours][swizzled(at % fours)], from + at, nobody_added);
+      ptx::cp_async_16(&smem.sums[at / float4s][swizzled(at % float4s)], from + at, no_adds);
     }
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
   }
 
   // A thread has 8 columns of two rows of every piece.
-  static __device__ void write(const Smem& smem, const GradQParams& params, const TileOfQ& tile, int rows,
+  static __device__ void write(const Smem& smem, const GradQParams& params, const WorkspaceQTile& tile, int rows,
                                int first_piece) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     // Transposed: a warp has 8 rows and all columns; else 16 rows and half of the columns.

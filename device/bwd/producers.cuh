@@ -30,7 +30,7 @@ struct Dispatcher {
   typename Kernel::Smem& smem;
   typename Kernel::ItemStage items;
   typename Kernel::KvStage kv;
-  ptx::u32 draw_now_phase = 0, number_phase = 0;
+  ptx::u32 fetch_now_phase = 0, number_phase = 0;
 
   // All lanes find, the first one does the rest.
   __device__ void run() {
@@ -54,9 +54,9 @@ struct Dispatcher {
     }
     if (first_lane()) {
       publish(item);
-      // Every item drew a ticket for the next one; in deterministic variants every CTA, or cluster, drew one more for
-      // its first item, and numbers begin at 0. Either way this is the number of the last ticket.
-      if (draws() && number == schedule.items() + clusters() - 1) tickets.forget();
+      // Every item fetched a ticket for the next one; in deterministic variants every CTA, or cluster, fetched one more
+      // for its first item, and numbers begin at 0. Either way this is the number of the last ticket.
+      if (fetches() && number == schedule.items() + clusters() - 1) tickets.forget();
     }
   }
 
@@ -64,24 +64,24 @@ struct Dispatcher {
 
   // The number of a CTA's, or cluster's, first item is its own number, without a ticket. Not so in deterministic
   // variants, where an item waits for those before it, and none of these may belong to a CTA that does not run yet:
-  // there all items are drawn. So whoever has an item runs, and of the items that are not done the first one waits for
-  // no other.
+  // there all items are fetched. So whoever has an item runs, and of the items that are not done the first one waits
+  // for no other.
   __device__ int first_number(const attn::Tickets& tickets) {
     if constexpr (!V.deterministic) return blockIdx.x / Kernel::ctas;
-    return __shfl_sync(~0u, first_lane() ? draw(tickets) : 0, 0);
+    return __shfl_sync(~0u, first_lane() ? fetch(tickets) : 0, 0);
   }
   __device__ int next_number(const attn::Tickets& tickets) {
-    if (draws()) items.wait_in_producer_warp(&smem.draw_now, draw_now_phase);
-    draw_now_phase ^= 1;
-    return draw(tickets);
+    if (fetches()) items.wait_in_producer_warp(&smem.fetch_now, fetch_now_phase);
+    fetch_now_phase ^= 1;
+    return fetch(tickets);
   }
-  // Of the CTAs of a cluster, which have the same items, the first one draws and tells the other.
-  __device__ int draw(const attn::Tickets& tickets) {
+  // Of the CTAs of a cluster, which have the same items, the first one fetches and tells the other.
+  __device__ int fetch(const attn::Tickets& tickets) {
     if constexpr (Kernel::ctas == 1) {
-      return drawn(tickets);
+      return fetched(tickets);
     } else {
-      if (draws()) {
-        const int number = drawn(tickets);
+      if (fetches()) {
+        const int number = fetched(tickets);
         ptx::st_async(&smem.number, &smem.number_full, 1, number);
         return number;
       }
@@ -91,10 +91,10 @@ struct Dispatcher {
       return static_cast<int>(smem.number);
     }
   }
-  __device__ int drawn(const attn::Tickets& tickets) const {
-    return (V.deterministic ? 0 : clusters()) + tickets.read(tickets.draw());
+  __device__ int fetched(const attn::Tickets& tickets) const {
+    return (V.deterministic ? 0 : clusters()) + tickets.read(tickets.fetch());
   }
-  static __device__ bool draws() { return Kernel::ctas == 1 || ptx::cta_in_cluster() == 0; }
+  static __device__ bool fetches() { return Kernel::ctas == 1 || ptx::cta_in_cluster() == 0; }
   static __device__ int clusters() { return gridDim.x / Kernel::ctas; }
 
   __device__ void publish(const WorkItem& item) {
@@ -121,27 +121,27 @@ struct Dispatcher {
   }
 };
 
-// The next item is drawn when the loads of so many iterations of this one are still to be issued: late, so that it does
-// not wait here while another CTA idles; and early enough for its first tiles to be there in time. The forward's late
-// draw is the same, device/fwd/producers.cuh.
-constexpr int draw_at_loads_left = 3;
+// The next item is fetched when the loads of so many iterations of this one are still to be issued: late, so that it
+// does not wait here while another CTA idles; and early enough for its first tiles to be there in time. The forward's
+// deferred tile fetch is the same, device/fwd/producers.cuh.
+constexpr int fetch_at_loads_left = 3;
 
 // The iterations of every item, in their order: load(item, head, q_tile, iterations left with this one) for each,
-// draw() where the next item is to be drawn.
-template <class Kernel, class Load, class Draw>
-__device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, Load load, Draw draw) {
+// fetch() where the next item is to be fetched.
+template <class Kernel, class Load, class Fetch>
+__device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, Load load, Fetch fetch) {
   typename Kernel::ItemStage at;
   while (true) {
     at.wait_in_producer_warp(smem.item_ring);
     const WorkItem item = smem.items[at.stage];
-    at.release_alone(smem.item_ring);
+    at.arrive_empty(smem.item_ring);
     at.advance();
     if (item.is_end()) return;
     const int q_iterations = item.q.count() * heads_per_kv;
-    if (q_iterations == 0) draw();
+    if (q_iterations == 0) fetch();
     int left = q_iterations;
     item.q.visit<Kernel::variant.deterministic>(item.head_kv * heads_per_kv, heads_per_kv, [&](int head, int q_tile) {
-      if (left == min(q_iterations, draw_at_loads_left)) draw();
+      if (left == min(q_iterations, fetch_at_loads_left)) fetch();
       load(item, head, q_tile, left);
       --left;
     });
@@ -202,9 +202,9 @@ struct QLoader {
         },
         [&] {
           if constexpr (Kernel::ctas == 2)
-            ptx::mbarrier_arrive_at(&smem.draw_now, 0);
+            ptx::mbarrier_arrive_at(&smem.fetch_now, 0);
           else
-            ptx::mbarrier_arrive(&smem.draw_now);
+            ptx::mbarrier_arrive(&smem.fetch_now);
         });
   }
 
@@ -259,11 +259,11 @@ struct ProxyFencer {
 //   The DqOrderSignaller increments the counter by red.release.gpu once this CTA's adds of the iteration are issued;
 //   the release waits until they are performed. That the adds of iteration n are issued it knows from the release of Q
 //   of n + 1 (q_ring, empty), which the Consumers do after these adds, and for an item's last iteration from
-//   last_added.
+//   item_adds_issued.
 //
-// A barrier must not complete two phases while somebody waits for one of them, or the parity would be ambiguous. So the
-// DqOrderWaiter lets iteration n pass only when the DqOrderSignaller has seen the adds of n - 2 (seen_ring), and
-// last_added has two stages.
+// A barrier must not complete two phases while a thread waits for one of them, or the parity would be ambiguous. So the
+// DqOrderWaiter lets iteration n pass only when the DqOrderSignaller has seen the adds of n - 2 (signalled_ring),
+// and item_adds_issued has two stages.
 template <class Kernel>
 struct DqOrderWaiter {
   static __device__ void run(const BwdParams& params, typename Kernel::Smem& smem) {
@@ -276,7 +276,7 @@ struct DqOrderWaiter {
           const ptx::u32* added = params.dq_semaphore + dq_tile<V>(params, item, head, q_tile);
           const ptx::u32 before = Kernel::ctas * rank_of_tile<V>(params, item, q_tile);
           while (ptx::ld_acquire(added) < before) {}
-          smem.seen_ring.wait_room(q_iteration_number);
+          smem.signalled_ring.wait_room(q_iteration_number);
           smem.ds_ring.wait_room(q_iteration_number);
           smem.ds_ring.arrive_full(q_iteration_number++);
         },
@@ -295,8 +295,8 @@ struct DqOrderSignaller {
             // Q of the next iteration is given back
             smem.q_ring.wait_room(q_iteration_number + 1 + Kernel::variant.tiles.stages);
           else
-            smem.last_added.wait(q_loops++);
-          smem.seen_ring.release_alone(q_iteration_number++);
+            smem.item_adds_issued.wait(q_loops++);
+          smem.signalled_ring.arrive_empty(q_iteration_number++);
           ptx::red_release_add(params.dq_semaphore + dq_tile<Kernel::variant>(params, item, head, q_tile), 1);
         },
         [] {});
@@ -311,9 +311,9 @@ __device__ __forceinline__ void init_rings(typename Kernel::Smem& smem, int cons
   smem.v_ring.init(consumer_warps);
   smem.q_ring.init(consumer_warps);
   smem.do_ring.init(consumer_warps);
-  smem.seen_ring.init(/*consumer_warps=*/1);
-  smem.last_added.init(1, consumer_warps);
-  ptx::mbarrier_init(&smem.draw_now, Kernel::ctas);
+  smem.signalled_ring.init(/*consumer_warps=*/1);
+  smem.item_adds_issued.init(1, consumer_warps);
+  ptx::mbarrier_init(&smem.fetch_now, Kernel::ctas);
 }
 
 // The producer warpgroup, by warps.

@@ -19,7 +19,7 @@ struct QLoop {
   bool large;         // some row of the problem may be large, see Weigh
   int heads;          // iterations of every q tile
   int rounds;         // after this one
-  int masked_again;   // iterations of this round after the present spans
+  int masked_last;    // iterations of this round after the present spans
   int masked, clear;  // iterations of the present spans; the caller counts them down
 
   __device__ QLoop(const BwdParams& params, const WorkItem& item, int number)
@@ -36,8 +36,8 @@ struct QLoop {
 
   // The spans are over; false: that was the last iteration.
   __device__ bool next() {
-    masked = masked_again;
-    masked_again = 0;
+    masked = masked_last;
+    masked_last = 0;
     if (masked == 0 && rounds > 0) next_round();
     return masked + clear > 0;
   }
@@ -47,8 +47,8 @@ struct QLoop {
     --rounds;
     const Spans<int>& spans = item.q.spans[number];
     masked = q_iterations(spans.masked), clear = q_iterations(spans.clear),
-    masked_again = q_iterations(spans.masked_again);
-    if (large || masked + clear == 0) masked += clear + masked_again, clear = masked_again = 0;
+    masked_last = q_iterations(spans.masked_last);
+    if (large || masked + clear == 0) masked += clear + masked_last, clear = masked_last = 0;
   }
   // The shuffle tells the compiler that all lanes have the same value.
   __device__ int q_iterations(int tiles) const { return uniform(tiles * heads); }

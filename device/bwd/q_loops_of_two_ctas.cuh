@@ -98,7 +98,7 @@ struct ConsumerOfTwoCtas {
   __device__ __forceinline__ void announce_last() {
     if constexpr (V.deterministic) {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) smem.last_added.arrive_full(q_loops);
+      if (threadIdx.x % 32 == 0) smem.item_adds_issued.arrive_full(q_loops);
       ++q_loops;
     }
   }
@@ -106,7 +106,7 @@ struct ConsumerOfTwoCtas {
 
 // ---- The items of GradV and of GradK ----
 //
-// QIterations: q_iteration() and last_dq() of one of them, on top of ConsumerOfTwoCtas. The register tiles are locals
+// QIterations: q_iteration() and last_dq() of one of them, which is a ConsumerOfTwoCtas. The register tiles are locals
 // of run() and arguments of every step, never fields: see device/fwd/consumer.cuh.
 
 template <class Kernel, class QIterations>

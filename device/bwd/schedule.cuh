@@ -86,8 +86,8 @@ struct KeyMask : MaskRule<V.mask> {
   }
   __device__ __forceinline__ ScoreMod<V> score_mod(int key, const QIterationOf<V>& q_iteration) const {
     if constexpr (V.score_mods.alibi) {
-      const int level = q_iteration.q_tile * V.tiles.q + tile::thread_col() + this->diagonal;
-      return {{q_iteration.slope, q_iteration.slope * static_cast<float>(level - key)}};
+      const int diagonal_key = q_iteration.q_tile * V.tiles.q + tile::thread_col() + this->diagonal;
+      return {{q_iteration.slope, q_iteration.slope * static_cast<float>(diagonal_key - key)}};
     } else {
       return {};
     }
@@ -125,7 +125,7 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
   const auto spans_of = [&](int m_tile) -> Spans<int> {
     const Spans<int> spans =
         key_mask.spans(first_key + m_tile * m_tile_rows, m_tile_rows, tiles, lengths.seq_q, V.tiles.q);
-    if (traversal == Traversal::last_first) return {spans.masked_again, spans.clear, spans.masked};
+    if (traversal == Traversal::last_first) return {spans.masked_last, spans.clear, spans.masked};
     return spans;
   };
   return {.kv_tile = kv_tile,
@@ -153,7 +153,7 @@ struct UniformSchedule {
 
   __device__ WorkItem find(int number) {
     if (number >= params.order.items) return {.kv_tile = -1};
-    const Item item = item_in_turn(params.order, number, V.deterministic ? params.light_first : 0);
+    const Item item = item_in_dq_order(params.order, number, V.deterministic ? params.light_first : 0);
     return describe<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.of_pair,
                        {0, params.seq_q, 0, params.seq_kv});
   }

@@ -7,7 +7,7 @@
 
 namespace froghopper::bwd {
 
-struct TileOfQ {
+struct WorkspaceQTile {
   int head, batch, first_row;  // of the tensors; the tile's first row
   int row, rows;               // first row in its sequence; rows of the sequence
   int sequence;
@@ -16,8 +16,8 @@ struct TileOfQ {
 // A tile in which no row lies is given to the sequence before it, or, where sequences are not packed, to the one in
 // whose batch it lies; it begins beyond the rows of that one: row >= rows. place: how the workspace counts q tiles.
 // number: of the tile there.
-__device__ inline TileOfQ find_tile(const RaggedParams& ragged, const QTiles& place, int sequences, int seq_q,
-                                    int tile_q, bool is_ragged, int number) {
+__device__ inline WorkspaceQTile find_workspace_q_tile(const RaggedParams& ragged, const QTiles& place, int sequences,
+                                                       int seq_q, int tile_q, bool is_ragged, int number) {
   const int head = number % place.heads_q, at = number / place.heads_q;
   const int* cu = is_ragged ? ragged.cu_q : nullptr;
   if (!cu) {

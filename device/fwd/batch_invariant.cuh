@@ -17,20 +17,20 @@
 #include "contract/types.h"
 #include "device/attn/lse_merge.cuh"
 #include "device/fwd/final_epilogue.cuh"
-#include "device/fwd/kept_o.cuh"
 #include "device/fwd/rows.cuh"
 #include "device/fwd/work_item.cuh"
+#include "device/fwd/workspace_o.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/tile/accum.cuh"
 
 namespace froghopper::fwd {
 
-// The parts so far of one Consumer's rows, merged, in the workspace (kept_o.cuh). The header is the PartOfRow of the
-// two rows.
+// The parts so far of one Consumer's rows, merged, in the workspace (workspace_o.cuh). The header is the PartOfRow of
+// the two rows.
 template <FwdVariant V>
 struct PartsSoFar {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr int groups = KeptO<V>::groups;
+  static constexpr int groups = WorkspaceO<V>::groups;
 
   const FwdParams& params;
   int consumer;
@@ -59,21 +59,22 @@ struct PartsSoFar {
     *sums = float4{rows.top.row_max, rows.top.sum, rows.bottom.row_max, rows.bottom.sum};
 #pragma unroll
     for (int i = 0; i < groups; ++i)
-      sums[(KeptO<V>::headers + i) * warpgroup] = float4{o.x[4 * i], o.x[4 * i + 1], o.x[4 * i + 2], o.x[4 * i + 3]};
+      sums[(WorkspaceO<V>::headers + i) * warpgroup] =
+          float4{o.x[4 * i], o.x[4 * i + 1], o.x[4 * i + 2], o.x[4 * i + 3]};
   }
 
  private:
   template <int Together>
   static __device__ __forceinline__ void add(Output& o, int at, const float4* sums, const attn::LseMerge& top,
                                              const attn::LseMerge& bottom) {
-    KeptO<V>::template apply<Together>(o, at, sums, [&](float* x, const float4& sum) {
+    WorkspaceO<V>::template apply<Together>(o, at, sums, [&](float* x, const float4& sum) {
       x[0] = attn::merged(sum.x, x[0], top);
       x[1] = attn::merged(sum.y, x[1], top);
       x[2] = attn::merged(sum.z, x[2], bottom);
       x[3] = attn::merged(sum.w, x[3], bottom);
     });
   }
-  __device__ float4* address() const { return KeptO<V>::address(params, consumer); }
+  __device__ float4* address() const { return WorkspaceO<V>::address(params, consumer); }
 };
 
 // The epilogue of these variants: merges the part with the lowest keys with those above it. S of the next item is being

@@ -2,18 +2,18 @@
 // After a split forward kernel: rows whose keys were cut into parts -> O, by its gate where there is one, and lse.
 //
 // Work      a warp has one query row of one head, or several rows where parts are few (combine_lanes). Rows of a tile
-//           with one part are there already, and rows of no sequence are the PaddingFiller's: both are left alone. Even
-//           splits: up to combine_ctas_of_tile CTAs have the tile that a CTA of the forward kernel begins and does not
-//           end.
+//           with one part are there already, and rows of no sequence are the PaddingFiller's: both are left as they
+//           are. Even splits: up to combine_ctas_of_tile CTAs have the tile that a CTA of the forward kernel begins and
+//           does not end.
 // Roles     all warps alike. A lane has columns of a row, dealt to the lanes in blocks of 2, 4 or 8; its parts' columns
-//           are in registers, V.parts of them at once
+//           are in registers, V.parts of them at a time
 // Order     parts are summed in the order of their numbers, so the bits do not depend on which came first: with
 //           ascending keys, and with even splits with descending ones. Batch-invariant variants merge them in
 //           descending key order, as device/fwd/batch_invariant.cuh does.
 // Barriers  none: lanes of a row exchange values by shuffles
 // Shared    nothing
 // Overlap   it may start while the forward kernel runs: which sequence a row belongs to, and how many parts it has, is
-//           found out before the wait, but for even splits
+//           found out before the wait, except for even splits
 // Exactness as OnlineSoftmax::exact_step: row maxima are subtracted from each other, not logarithms of sums, and
 //           those of large rows before they are scaled
 #pragma once
@@ -78,13 +78,14 @@ struct Combine {
     const int cta = blockIdx.x % params.ctas, first = blockIdx.x / params.ctas, ctas = gridDim.x / params.ctas;
     ptx::let_next_kernel_start();
     ptx::wait_for_earlier_kernels();
-    const ContinuedTile tile = params.split.even.goes_on[cta];
+    const SharedQTile tile = params.split.even.shared_q_tiles[cta];
     if (tile.parts == 0) return;
     const int step = ctas * combine_rows(V);
-    for (int i = first * combine_rows(V) + threadIdx.x / lanes; i < tile.rows * params.pack.heads; i += step) {
-      const int of_pack = i / tile.rows, row = i % tile.rows;
-      const OutputRow output = {tile.batch, tile.first_row + row, tile.head + of_pack, tile.parts, 0};
-      combine_parts(params, {params.split, static_cast<unsigned>(of_pack * params.pack.rows + row), cta}, output);
+    for (int i = first * combine_rows(V) + threadIdx.x / lanes; i < tile.rows * params.pack_gqa.heads; i += step) {
+      const int head_of_group = i / tile.rows, row = i % tile.rows;
+      const OutputRow output = {tile.batch, tile.first_row + row, tile.head + head_of_group, tile.parts, 0};
+      combine_parts(params, {params.split, static_cast<unsigned>(head_of_group * params.pack_gqa.rows + row), cta},
+                    output);
     }
   }
 

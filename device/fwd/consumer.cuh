@@ -42,7 +42,8 @@ constexpr bool pv_within_softmax(FwdVariant v) {
 // other in any case. Batch-invariant ones keep their sums by number, and four Consumers have no register for it where
 // the mask has a lower bound.
 constexpr bool swaps_m_tiles(FwdVariant v) {
-  const bool own_m_tiles = !v.pack_gqa && fwd_sharers(v) == 1, may = !fwd_reads_8_bit(v) && !fwd_merges_parts(v);
+  const bool own_m_tiles = !v.pack_gqa && fwd_consumers_per_m_tile(v) == 1,
+             may = !fwd_reads_8_bit(v) && !fwd_merges_parts(v);
   return v.mask != Mask::none && own_m_tiles && may && (fwd_consumers(v) < 4 || !bounded_below(v.mask));
 }
 
@@ -260,8 +261,8 @@ struct Consumer {
   // immediate_pv.cuh
   __device__ __forceinline__ void begin_immediate_pv(const WorkItem& item, int kv_tile, const Softmax& softmax,
                                                      const Weights& p, Output& o);
-  __device__ __forceinline__ void multiply_v_at_once(const WorkItem& item, int kv_tile, const Softmax& softmax,
-                                                     const Weights& p, Output& o);
+  __device__ __forceinline__ void multiply_v_immediately(const WorkItem& item, int kv_tile, const Softmax& softmax,
+                                                         const Weights& p, Output& o);
   template <bool Boundary>
   __device__ __forceinline__ void kv_iteration_immediate_pv(const WorkItem& item, int kv_tile, Softmax& softmax,
                                                             Scores& s, Weights& p, Output& o);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the two products of a Consumer, S = Q K^T and O += P V, and the stages of K and V that they read. It
-// alone waits for those and gives them back; for Q, consumer_q.cuh does. Kernel is Forward of a variant; the head of
-// forward.cuh has the barriers.
+// waits for those and gives them back, and no other code does; for Q, consumer_q.cuh does. Kernel is Forward of a
+// variant; the head of forward.cuh has the barriers.
 #pragma once
 #include "contract/fwd_variant.h"
 #include "contract/tile_sequence.h"
@@ -26,9 +26,9 @@ struct ConsumerMma {
 
   // ptxas gives an instruction no more registers than each of all threads has at launch (C7602): of 512 threads not
   // enough for one of 256 columns.
-  static constexpr bool halves_pv = fwd_columns(V) > 192 && Kernel::threads > 3 * warpgroup;
+  static constexpr bool splits_pv_by_n = fwd_columns(V) > 192 && Kernel::threads > 3 * warpgroup;
   // Else the compiler keeps the descriptors of 32 products in registers from outside of the loop, and spills others.
-  static constexpr bool forgets_q = Kernel::reads_8_bit && V.dims.qk > 256;
+  static constexpr bool recomputes_q_descriptors = Kernel::reads_8_bit && V.dims.qk > 256;
 
   typename Kernel::Smem& smem;
   int half;  // of O's columns, where two Consumers share an M tile
@@ -37,8 +37,8 @@ struct ConsumerMma {
 
   // S of a tile, issued. m_tile: number of the M tile in q. read_scales() comes before the product: a load behind
   // products waits until they have read their operands.
-  // immediate_pv: K of this tile has been there for long, so waiting for it before the turn costs no other Consumer
-  // its turn. Elsewhere K is awaited within the turn; why nothing hangs then: mma_order.cuh.
+  // immediate_pv: K of this tile has been there for long, so waiting for it before the slot costs no other Consumer
+  // its slot. Elsewhere K is awaited within the slot; why nothing hangs then: mma_order.cuh.
   template <class ReadScales>
   __device__ __forceinline__ void qk(Scores& s, QTile& q, int m_tile, const ReadScales& read_scales) {
     if (Kernel::immediate_pv) k.wait(smem.k_ring);
@@ -47,16 +47,16 @@ struct ConsumerMma {
     fence_for_wgmma<V>();
     read_scales();
     const int row = m_tile * m_tile_rows;
-    tile::mma_abt<T>(s, q, forgets_q ? ptx::opaque(row) : row, smem.k[k.stage]);
+    tile::mma_abt<T>(s, q, recomputes_q_descriptors ? ptx::opaque(row) : row, smem.k[k.stage]);
   }
   // Once, before the first product: lets the first Consumer issue.
   __device__ __forceinline__ void begin() const { order.begin(); }
-  // Passes the turn to the next Consumer. Called when S has completed; between two items, when the last P V of the
+  // Passes the slot to the next Consumer. Called when S has completed; between two items, when the last P V of the
   // finished item has completed and S of the next item is issued.
   __device__ __forceinline__ void pass_order() const { order.pass(); }
   // S once more, of the tile whose K is still held.
   __device__ __forceinline__ void qk_again(Scores& s, QTile& q, int m_tile) const {
-    tile::mma_abt_alone<T>(s, q, m_tile * m_tile_rows, smem.k[k.stage]);
+    tile::mma_abt_by_warp<T>(s, q, m_tile * m_tile_rows, smem.k[k.stage]);
   }
 
   // O += P V, issued.
@@ -65,7 +65,7 @@ struct ConsumerMma {
     fence_for_wgmma<V>();
     if constexpr (Kernel::fp8_mma)
       tile::mma_abt<T>(o, p, smem.v[v.stage], /*accumulate=*/true);
-    else if constexpr (halves_pv)
+    else if constexpr (splits_pv_by_n)
       tile::mma_ab_add_in_halves<T>(o, p, smem.v[v.stage], first_column<V>(half));
     else
       tile::mma_ab_add<T>(o, p, smem.v[v.stage], first_column<V>(half));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: the stages of Q, of one Consumer. ConsumerQ alone waits for them and gives them back. Kernel is
+// device/fwd: the stages of Q, of one Consumer. Only ConsumerQ waits for them and gives them back. Kernel is
 // Forward of a variant; the head of forward.cuh has the barriers.
 //
 // take() waits for Q of the next item. The stage is read until the last S of the item; then it goes back to the
@@ -38,7 +38,7 @@ struct ConsumerQ {
     return smem.q[at.stage ^ 1];
   }
   // Waits until TMA has read that O, which is usually long ago, and releases its stage, in which the Dispatcher loads Q
-  // of the item after this one. The stage of the last item is never released, and nobody waits for it: after items
+  // of the item after this one. The stage of the last item is never released, and no warp waits for it: after items
   // 0 to N - 1 the Dispatcher's last fill is number N, which takes the stage of item N - 2, and this is released during
   // item N - 1.
   __device__ __forceinline__ void release_o() const {

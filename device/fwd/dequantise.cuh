@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before a forward kernel that reads K and V once for each of many q tiles: makes f16 or bf16 of them, of 8 bits in
+// Before a forward kernel that reads K and V once for each of many q tiles: makes f16 or bf16 of 8-bit values in
 // memory. Both types have every such number, infinities and NaN included; scales stay apart, for the forward kernel.
 //
 // Work      a thread takes 8 values of a head and their columns in strided rows; a CTA as many rows at once as
-//           its threads have room for, and where one has more than that, its columns in several walks. Where blocks of
+//           its threads have room for, and where one has more than that, its columns in several passes. Where blocks of
 //           rows have scales, a warp prepares all of a sequence and head for the forward kernel (BlockScales)
 // Roles     all warps alike; 4 CTAs an SM, so 64 registers a thread
 // Order     rows in memory order, strided by the CTAs; first the scales, where there are any

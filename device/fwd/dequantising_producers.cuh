@@ -56,10 +56,10 @@ struct StoredLoader {
       if (item.is_end()) return;
       KvSource<V, KvSide::k> keys(params, item);
       KvSource<V, KvSide::v> values(params, item);
-      const int draw_tile = draws_late<V>(params, item) ? draw_at(item) : -1;
+      const int fetch_tile = defers_fetch<V>(params, item) ? fetch_at(item) : -1;
       ScalesOfTiles<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == draw_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.draw_now);
+        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_now);
         stored.wait_room(smem.stored_ring);
         if (is_leading_thread<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         scales.read(params, item, item.kv.next_or_last(kv_tile));
@@ -72,7 +72,7 @@ struct StoredLoader {
 
   template <class Tile, KvSide Side>
   __device__ void load(Tile Kernel::StoredTiles::*tile, KvSource<V, Side>& source, int kv_tile) {
-    ptx::u64* full = announce<V>(stored, smem.stored_ring, Tile::bytes);
+    ptx::u64* full = expect_stage<V>(stored, smem.stored_ring, Tile::bytes);
     source.load(smem.stored[stored.stage].*tile, full, kv_tile);
     stored.advance();
   }
@@ -100,14 +100,14 @@ struct StoredLoaderOf {
       const WorkItem item = take_copy<Kernel>(smem, items);
       if (item.is_end()) return;
       KvSource<V, Side> source(params, item);
-      const int draw_tile = Side == KvSide::k && draws_late<V>(params, item) ? draw_at(item) : -1;
+      const int fetch_tile = Side == KvSide::k && defers_fetch<V>(params, item) ? fetch_at(item) : -1;
       ScalesOfTiles<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == draw_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.draw_now);
+        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_now);
         stored.wait_room(smem.stored_ring);
         if (Side == KvSide::k && is_leading_thread<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         if (Side == KvSide::k) scales.read(params, item, item.kv.next_or_last(kv_tile));
-        ptx::u64* full = announce<V>(stored, smem.stored_ring, bytes());
+        ptx::u64* full = expect_stage<V>(stored, smem.stored_ring, bytes());
         if constexpr (Side == KvSide::k)
           source.load(smem.stored[stored.stage].k, full, kv_tile);
         else
@@ -129,7 +129,7 @@ __device__ __forceinline__ void load_stored_tiles(const FwdParams& params, typen
   if constexpr (Kernel::stored_loaders == 2) {
     if (warp == 1) StoredLoaderOf<Kernel, KvSide::k>{params, smem}.run();
     if (warp == 2) StoredLoaderOf<Kernel, KvSide::v>{params, smem}.run();
-  } else if (is_of_loader<Kernel::variant>(1)) {
+  } else if (is_loader_thread<Kernel::variant>(1)) {
     StoredLoader<Kernel>{params, smem}.run();
   }
 }
@@ -145,7 +145,7 @@ template <class Kernel>
 struct Dequantiser {
   static constexpr FwdVariant V = Kernel::variant;
   using From = typename attn::Element<V.kv.dtype>::type;
-  static constexpr int warps = Kernel::fillers_of_v;
+  static constexpr int warps = Kernel::v_producer_warps;
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
@@ -192,7 +192,7 @@ struct Dequantiser {
     ptx::cp_async_wait<0>();  // none is left when the CTA ends
   }
 
-  // K of a tile, whose scales put_scales() leaves beside it, and V.
+  // K of a tile, whose scales put_scales() leaves next to it, and V.
   template <class PutScales>
   __device__ __forceinline__ void dequantise_tile(const PutScales& put_scales) {
     stored.wait(smem.stored_ring);

@@ -44,7 +44,7 @@ struct Epilogue {
       return BatchInvariantEpilogue<V>{params, item, number, half}.run(softmax, sinks.top, o);
     const auto top = softmax.finish_top(sinks.top, o_scale), bottom = softmax.finish_bottom(sinks.bottom, o_scale);
     if constexpr (through_own_smem) {
-      // By the Consumer, not by the M tile: Consumers swap M tiles, and each waits for its own stores alone.
+      // By the Consumer, not by the M tile: Consumers swap M tiles, and each waits only for its own stores.
       const int consumer = threadIdx.x / warpgroup - Kernel::producer_groups;
       epilogue.run_through(smem.o, consumer * m_tile_rows, top, bottom, o);
     } else if constexpr (through_q) {

@@ -24,7 +24,7 @@ struct Fill {
     ptx::wait_for_earlier_kernels();
     const long long step = static_cast<long long>(gridDim.x) * threads;
     for (long long i = static_cast<long long>(blockIdx.x) * threads + threadIdx.x; i < params.count; i += step)
-      params.to[i] = params.number;
+      params.to[i] = params.value;
   }
 };
 

@@ -42,7 +42,8 @@ struct FinalEpilogue {
       const float* lse = lse_at(batch_at(), row_at());
       const attn::RowPair held = {row < rows ? lse[0] : -tile::inf,
                                   row + 8 < rows ? lse[8 * params.lse.row] : -tile::inf};
-      if constexpr (fwd_sharers(V) > 1) ptx::sync_threads<2 * warpgroup>(1);  // before the first half overwrites it
+      if constexpr (fwd_consumers_per_m_tile(V) > 1)
+        ptx::sync_threads<2 * warpgroup>(1);  // before the first half overwrites it
       return held;
     }
     const float sink = params.sink ? params.sink[item.head] : -tile::inf;
@@ -61,13 +62,13 @@ struct FinalEpilogue {
       merge(addresses, top, bottom, o);
     else
       store_o<V>(params, addresses, o, half);
-    if (fwd_sharers(V) > 1 && half > 0) return;
+    if (fwd_consumers_per_m_tile(V) > 1 && half > 0) return;
     // All four lanes of a quad have read the old lse in sinks(), and only its first lane writes the new one.
     if constexpr (V.merges_lse) __syncwarp();
     store_lse(top, bottom);
   }
 
-  // Through a tile in shared memory, of which this Consumer alone has the rows from first_row to first_row + 63, each
+  // Through a tile in shared memory, of which only this Consumer has the rows from first_row to first_row + 63, each
   // of its warps 16 of them. The first lane issues the warp's TMA stores, so only that lane can wait until TMA has read
   // the rows (tma_store_wait_read()).
   template <class Tile>
@@ -126,7 +127,7 @@ struct FinalEpilogue {
                   columns_from<V>(params, half), o);
   }
 
-  // A row that these keys add nothing to is left alone: what is multiplied by 0 might not be finite.
+  // A row that these keys add nothing to stays as it is: what is multiplied by 0 might not be finite.
   __device__ __forceinline__ void merge(tile::RowAddresses at, attn::Finish top, attn::Finish bottom,
                                         Output& o) const {
     at.has_top &= top.inverse != 0.f;

@@ -2,17 +2,17 @@
 // Forward attention on Hopper: O = softmax(scale Q K^T + mask) V. (In code, V is the variant and v the matrix.)
 //
 // Work      A work item is one (sequence, query head, q tile), with split-KV one part of its keys. One Consumer owns
-//           one 64-row M tile of a q tile. The grid is persistent: every CTA draws items until none is left.
-//           contract/order.h has their order, device/attn/tickets.cuh how a CTA draws one, schedule.cuh which kv
+//           one 64-row M tile of a q tile. The grid is persistent: every CTA fetches items until none is left.
+//           contract/order.h has their order, device/attn/tickets.cuh how a CTA fetches one, schedule.cuh which kv
 //           tiles it visits. An M tile skips those of them that only lower M tiles attend to. PackGQA, split-KV:
 //           contract/split.h, rows.cuh, combine.cuh; maxlogit: max_logit.cuh.
-// A tile    Loaders wait for room in k_ring and v_ring, announce the bytes of K and V of a kv tile and start the loads,
+// A tile    Loaders wait for room in k_ring and v_ring, expect the bytes of K and V of a kv tile and start the loads,
 //           which complete the barrier. Where the rows lie, in a tensor or in pages that a block table names, only
 //           kv_source.cuh knows. A Consumer waits for K, issues S = Q K^T and behind it O += P V of the tile before. It
 //           waits for S, modifies it (score_mod.cuh), masks it, and makes weights of it (device/attn/softmax.cuh),
 //           which may move the row max and so rescale O. It gives K back, waits for P V of the tile before, gives that
 //           V back, and rounds the weights to P. In the next iteration it waits for V and issues P V behind the next S.
-// Roles     Dispatcher     warp 0; draws items, publishes them, loads Q.
+// Roles     Dispatcher     warp 0; fetches items, publishes them, loads Q.
 //           Loader         warps 1 and 2, one thread each, or the whole warp if K and V are paged; load K, or V
 //                          (kv_source.cuh)
 //           PaddingFiller  warp 3, ragged variants that do not merge O (merges_lse); fills the rows of o and lse that
@@ -22,12 +22,12 @@
 //           Variants with FP8 MMAs have an Fp8Loader and Transposers instead: device/fwd/fp8_producers.cuh. Variants
 //           that dequantise K and V have StoredLoaders and Dequantisers: device/fwd/dequantising_producers.cuh.
 //           Registers of a thread with 1/2/3/4 Consumers: 40/40/32/32 in warpgroup 0, 232/232/160/112 in a Consumer,
-//           where K and V are read in 16 bits, without PackGQA and slots. The others: registers_of.cuh.
+//           where 16-bit K and V are read, without PackGQA and slots. The others: registers_of.cuh.
 // Order     The kv tiles are visited in descending key order: the boundary tiles of a mask's upper bound (exact online
 //           softmax), then the interior tiles (no mask, guarded softmax), then the boundary tiles of a window's lower
 //           bound (exact). Variants that read 8-bit K and V round the weights of an interior tile before the guard has
 //           passed (device/attn/scaled_softmax.cuh). Consumers issue FP8 MMAs one after the other (mma_order.cuh);
-//           three of them with dim_v above 64 have no registers for S and P at once (immediate_pv.cuh); O is promoted
+//           three of them with dim_v above 64 have no registers for both S and P (immediate_pv.cuh); O is promoted
 //           to an fp32 sum every fwd_promotion_tiles (promotion.cuh).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. The overlap continues across work items: the last P V of one and the first S of
@@ -36,13 +36,13 @@
 //           (griddepcontrol.launch_dependents) after its last ticket. With split-KV it does so before its first item,
 //           since the next kernel is combine, which is small and waits itself (griddepcontrol.wait). (So may any other
 //           kernel after PackGQA in one part, where there is no combine.)
-//           A ragged problem may be two launches, the sequences with many rows first. The second one (beside_another)
+//           A ragged problem may be two launches, the sequences with many rows first. The second one (overlaps_another)
 //           does not wait for the first before it starts. That is safe for two reasons. The first, which has no
 //           combine, triggers only after its own wait, so all older kernels have ended and what they wrote is visible.
 //           And the two write disjoint rows, and have counters of tickets and regions of the workspace of their own.
 //           The Dispatcher of the second waits at its end, so that whoever waits for the second launch waits for both.
-// Barriers  A wait on full has the parity Cursor::phase, one on empty the other parity (device/tile/ring.cuh); draw_now
-//           and mma_order count for themselves.
+// Barriers  A wait on full has the parity Cursor::phase, one on empty the other parity (device/tile/ring.cuh);
+//           fetch_now and mma_order count for themselves.
 //           barrier         arrivals on full                        arrivals on empty
 //           item_ring       1, the Dispatcher                       one per warp that reads items: the Loaders,
 //                                                                   Transposers and Dequantisers once they have a copy,
@@ -59,9 +59,10 @@
 //                           dequantised: one per warp that does it
 //           stored_ring     bytes                                   one per Transposer or Dequantiser warp
 //           mma_order       FP8 MMAs only: one arrival per warp of the Consumer before (mma_order.cuh)
-//           draw_now        the loader of K arrives once per long item (order.late_tiles), when few of its tiles are
-//                           left. The Dispatcher waits for that before it draws the next ticket, so that a CTA does not
-//                           hold an item that another could begin. Both decide by the same published item, and the
+//           fetch_now        the loader of K arrives once per long item (order.deferred_tiles), when few of its tiles
+//                            are
+//                           left. The Dispatcher waits for that before it fetches the next ticket, so that a CTA does
+//                           not hold an item that another could begin. Both decide by the same published item, and the
 //                           loader cannot arrive again before another one is published: one parity bit is enough.
 //           barriers.cuh has the counts. In iterations with a guard K is held until the guard has passed, because a
 //           warp whose weights left fp32's range computes S again. In 16-bit variants no Consumer warp waits for
@@ -70,7 +71,7 @@
 //           1 + number, of one whose Q becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M tile
 //           (final_epilogue.cuh). Where a variant has two of these, the same threads are
 //           at both, in the same order.
-// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | draw_now | mma_order. Variants that read 8-bit K
+// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | fetch_now | mma_order. Variants that read 8-bit K
 //           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring | stored_scales[fwd_stored_stages] in
 //           front of that, and factors[stages] and row_scales where rows of K and V have scales (token_scales.cuh);
 //           others may have a buffer of O (fwd_o_store).
@@ -124,7 +125,7 @@ struct Forward {
                        producer_groups = fwd_producer_groups(V);
   using Registers = RegistersOf<V>;
   // Warps that fill the stages of V: they transpose or dequantise. A Loader of V counts as one.
-  static constexpr int fillers_of_v = !reads_8_bit ? 1 : Registers::dequantising_warpgroup ? 4 : 2;
+  static constexpr int v_producer_warps = !reads_8_bit ? 1 : Registers::dequantising_warpgroup ? 4 : 2;
   static constexpr int stored_loaders =
       V.kv.layout != KvLayout::contiguous && Registers::dequantising_warpgroup ? 2 : 1;
   // 16-bit products overlap better without an order.
@@ -155,7 +156,7 @@ struct Forward {
     ItemRing item_ring;
     QRing q_ring;
     KvRing k_ring, v_ring;
-    ptx::u64 draw_now;
+    ptx::u64 fetch_now;
     ptx::u64 mma_order[consumer_groups];
   };
   static constexpr int smem_bytes = fwd_smem_bytes(V);
@@ -169,22 +170,23 @@ struct Forward {
     init_barriers<Forward>(smem);
 
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-    // A launch beside another one waits at its end instead (Launches). Fixed lengths: the Dispatcher finds its first
-    // item without reading memory, and waits then.
-    const bool waits_now = V.ragged ? !params.beside_another : warp > 0;
+    // A launch that overlaps with another one waits at its end instead (Launches). Fixed lengths: the Dispatcher finds
+    // its first item without reading memory, and waits then.
+    const bool waits_now = V.ragged ? !params.overlaps_another : warp > 0;
     if (waits_now) ptx::wait_for_earlier_kernels();
     if (warp < 4) {
       if constexpr (Registers::move) ptx::setmaxnreg_dec<Registers::of_producer>();
       if (warp == 0) Dispatcher<Forward>{params, smem}.run();
       if constexpr (fp8_mma) {
-        if (is_of_loader<V>(1)) Fp8Loader<Forward>{params, smem}.run();
+        if (is_loader_thread<V>(1)) Fp8Loader<Forward>{params, smem}.run();
         if (warp >= 2) Transposer<Forward>{params, smem, warp - 2}.run();
       } else if constexpr (dequantises_on_load) {
         load_stored_tiles<Forward>(params, smem, warp);
         if (warp >= 2 && !Registers::dequantising_warpgroup) Dequantiser<Forward>{params, smem, warp - 2}.run();
       } else {
-        if (is_of_loader<V>(1)) Loader<Forward, KvSide::k>{params, smem, &smem.draw_now}.run(smem.k, smem.k_ring);
-        if (is_of_loader<V>(2)) Loader<Forward, KvSide::v>{params, smem, nullptr}.run(smem.v, smem.v_ring);
+        if (is_loader_thread<V>(1))
+          Loader<Forward, KvSide::k>{params, smem, &smem.fetch_now}.run(smem.k, smem.k_ring);
+        if (is_loader_thread<V>(2)) Loader<Forward, KvSide::v>{params, smem, nullptr}.run(smem.v, smem.v_ring);
       }
       if (V.ragged && !V.merges_lse && warp == 3)
         PaddingFiller{params, params.order.pairs / heads_of_items<V>(params),
@@ -195,7 +197,7 @@ struct Forward {
       if constexpr (Registers::dequantising_warpgroup) Dequantiser<Forward>{params, smem, warp - 4}.run();
     } else {
       if constexpr (Registers::move) ptx::setmaxnreg_inc<Registers::of_consumer>();
-      const int number = warp / 4 - producer_groups, half = fwd_sharers(V) > 1 ? number : 0;
+      const int number = warp / 4 - producer_groups, half = fwd_consumers_per_m_tile(V) > 1 ? number : 0;
       Consumer<Forward>{params, smem, number - half, half}.run();
     }
   }

@@ -2,7 +2,7 @@
 // device/fwd: the roles that move 8-bit K and V of variants with FP8 MMAs. forward.cuh says how the roles act together.
 // Kernel is Forward of a variant.
 //
-// wgmma reads 8-bit operands along their inner dimension alone, and that of P V are the keys: V^T must lie in shared
+// wgmma reads 8-bit operands only along their inner dimension, and that of P V are the keys: V^T must lie in shared
 // memory. Keys within a row of V^T are in the order of tile::OperandA8.
 //
 // Why stored_ring cannot hang. The Fp8Loader loads K of a tile before its V, which a Consumer needs an iteration later.
@@ -47,18 +47,18 @@ struct Fp8Loader {
   __device__ void load(const WorkItem& item) {
     KvSource<V, KvSide::k> keys(params, item);
     KvSource<V, KvSide::v> values(params, item);
-    const int draw_tile = draws_late<V>(params, item) ? draw_at(item) : -1;
+    const int fetch_tile = defers_fetch<V>(params, item) ? fetch_at(item) : -1;
     ScalesAhead<V> scales(params, item, item.kv.first());
     for (const int kv_tile : item.kv.in_order()) {
-      if (kv_tile == draw_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.draw_now);
+      if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_now);
       k.wait_room(smem.k_ring);
       if (is_leading_thread<V>()) smem.scales[k.stage] = scales.of_tile();
       scales.read(params, item, item.kv.next_or_last(kv_tile));
-      ptx::u64* k_full = announce<V>(k, smem.k_ring, Kernel::KTile::bytes);
+      ptx::u64* k_full = expect_stage<V>(k, smem.k_ring, Kernel::KTile::bytes);
       keys.load(smem.k[k.stage], k_full, kv_tile);
       k.advance();
       stored.wait_room(smem.stored_ring);
-      ptx::u64* v_full = announce<V>(stored, smem.stored_ring, Kernel::StoredTile::bytes);
+      ptx::u64* v_full = expect_stage<V>(stored, smem.stored_ring, Kernel::StoredTile::bytes);
       values.load(smem.stored[stored.stage], v_full, kv_tile);
       stored.advance();
     }
@@ -71,7 +71,7 @@ struct Fp8Loader {
 template <class Kernel>
 struct Transposer {
   static constexpr FwdVariant V = Kernel::variant;
-  static constexpr int warps = Kernel::fillers_of_v, keys = V.tiles.kv / warps;  // of one warp
+  static constexpr int warps = Kernel::v_producer_warps, keys = V.tiles.kv / warps;  // of one warp
   // Blocks of 32 keys and 16 columns, and how many are on their way at once. Loads wait behind what wgmma reads, for
   // hundreds of cycles, so the next one is asked for as soon as one is stored.
   static constexpr int of_keys = V.dims.v / 16, blocks = keys / 32 * of_keys;

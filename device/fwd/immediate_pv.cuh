@@ -20,9 +20,9 @@ namespace froghopper::fwd {
 
 // O += P V of a tile whose V is there. Then O is promoted, if that is due before P V of the next tile.
 template <class Kernel>
-__device__ __forceinline__ void Consumer<Kernel>::multiply_v_at_once(const WorkItem& item, int kv_tile,
-                                                                     const Softmax& softmax, const Weights& p,
-                                                                     Output& o) {
+__device__ __forceinline__ void Consumer<Kernel>::multiply_v_immediately(const WorkItem& item, int kv_tile,
+                                                                         const Softmax& softmax, const Weights& p,
+                                                                         Output& o) {
   mma.pv_of_fp8(o, p, /*accumulate=*/!o_begins);
   release_k(item, kv_tile);
   const int next = item.kv.next(kv_tile);
@@ -41,7 +41,7 @@ __device__ __forceinline__ void Consumer<Kernel>::begin_immediate_pv(const WorkI
                                                                      Output& o) {
   o_begins = true;
   mma.wait_v();
-  multiply_v_at_once(item, kv_tile, softmax, p, o);
+  multiply_v_immediately(item, kv_tile, softmax, p, o);
 }
 
 template <class Kernel>
@@ -75,7 +75,7 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_iteration_immediate_pv(cons
       moved.all();
     }
   }
-  multiply_v_at_once(item, kv_tile, softmax, p, o);
+  multiply_v_immediately(item, kv_tile, softmax, p, o);
 }
 
 }  // namespace froghopper::fwd

@@ -31,8 +31,8 @@
 
 namespace froghopper::fwd {
 
-// Whether this thread of a loader does what one thread does: it takes items, announces bytes, has the next item drawn.
-// Only threads of a loader may ask. With KvLayout::contiguous a loader is one thread, so the answer is yes.
+// Whether this thread of a loader does what one thread does: it takes items, announces bytes, has the next item
+// fetched. Only threads of a loader may ask. With KvLayout::contiguous a loader is one thread, so the answer is yes.
 template <FwdVariant V>
 __device__ __forceinline__ bool is_leading_thread() {
   return V.kv.layout == KvLayout::contiguous || threadIdx.x % 32 == 0;
@@ -40,7 +40,7 @@ __device__ __forceinline__ bool is_leading_thread() {
 
 // Whether this thread is of the loader in this warp, which is its first thread, or all of it.
 template <FwdVariant V>
-__device__ __forceinline__ bool is_of_loader(int warp) {
+__device__ __forceinline__ bool is_loader_thread(int warp) {
   return V.kv.layout == KvLayout::contiguous ? threadIdx.x == 32 * warp : threadIdx.x / 32 == warp;
 }
 
@@ -52,7 +52,7 @@ constexpr int loader_arrivals = V.kv.layout == KvLayout::paged_cp_async ? 1 + 32
 // Before the loads of a stage for which there is room. What the leading thread stored in shared memory before this call
 // is visible to whoever has waited for the stage.
 template <FwdVariant V, class Cursor, class Ring>
-__device__ __forceinline__ ptx::u64* announce(Cursor& at, Ring& ring, ptx::u32 bytes) {
+__device__ __forceinline__ ptx::u64* expect_stage(Cursor& at, Ring& ring, ptx::u32 bytes) {
   if (is_leading_thread<V>()) {
     if constexpr (V.kv.layout == KvLayout::paged_cp_async)
       at.arrive_full(ring);
@@ -67,7 +67,7 @@ template <FwdVariant V, class Cursor, class Ring>
 __device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
   if (V.kv.layout != KvLayout::paged_cp_async && !is_leading_thread<V>()) return;
   at.wait_room(ring);
-  announce<V>(at, ring, 0);
+  expect_stage<V>(at, ring, 0);
   if constexpr (V.kv.layout == KvLayout::paged_cp_async) at.arrive_full(ring);
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: maxlogit variants. The largest score of a sequence and head: each thread keeps that of its two rows
-// beside the softmax, and once an item is done a warp raises the number in memory, which began at -inf or holds what
-// earlier calls saw.
+// during the softmax, and once an item is done a warp raises the number in memory, which began at -inf or holds what
+// earlier calls left.
 //
 // A tile's scores are looked at where the softmax takes them: modified, masked by index, not yet overwritten. Rows past
 // the end of a sequence and padding rows have scores too; they are left out by index at the end. A NaN is left out:
-// `most` begins at -inf and is raised by fmaxf alone, which gives the other operand where one is NaN, so it is never
+// `most` begins at -inf and is raised only by fmaxf, which gives the other operand where one is NaN, so it is never
 // NaN when the warp compares it as an integer. Which CTA comes first does not matter, so the bits never differ.
 #pragma once
 #include "contract/fields.h"
@@ -28,7 +28,7 @@ struct TrackingMax : Softmax {
   static constexpr bool one_scale = same<Softmax, attn::OnlineSoftmax>;  // for all tiles
 
   // Of this thread's columns at least; in base 2 where tiles have scales of their own, else over the scale. It is that
-  // of the whole item: restart() leaves it alone.
+  // of the whole item: restart() does not change it.
   attn::RowPair most = {-tile::inf, -tile::inf};
 
   template <class... Arguments>

@@ -6,7 +6,7 @@
 // gains mean_v times the sum of its weights: O is not divided by anything yet here, and without keys the sum is 0.
 //
 // All of it comes from global memory, once an item, so it is asked for at once and while the last P V runs: a warp has
-// its 16 rows of Q and the means 4 columns a lane, and each number once. Behind the next S, where other Consumers would
+// its 16 rows of Q and the means 4 columns a lane, and each value once. Behind the next S, where other Consumers would
 // not wait for it, there are no registers: head dim 256 took 1.13 times as long.
 #pragma once
 #include "contract/fields.h"

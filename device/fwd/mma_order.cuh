@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the order in which the Consumers of a CTA issue the MMAs of a kv tile: the ping-pong scheduling of
-// FlashAttention-3, for any number of Consumers in round-robin order, by mbarriers. A Consumer passes the turn when its
+// FlashAttention-3, for any number of Consumers in round-robin order, by mbarriers. A Consumer passes the slot when its
 // S = Q K^T has completed. Between two items, where the last P V of one and the first S of the next are in flight
-// together, it passes the turn when that P V has completed. While it computes the softmax, the next Consumer issues its
+// together, it passes the slot when that P V has completed. While it computes the softmax, the next Consumer issues its
 // MMAs. Without an order all of them get S at the same time, and then all of them want the exponential unit
 // (docs/10-fp8.md).
 //
-// Every Consumer takes its turn once for every kv tile of an item, also for a tile that its M tile skips, so they
-// differ by one tile at most. A Consumer whose turn it is for tile t may still wait for K of t and V of t - 1. By then
-// every other one has had its turn for t - 1, and has ended iteration t - 2 before that. So all have given back K of
-// t - 2 and V of t - 3, and in rings of two stages there is room for both. skip() takes and passes the turn before it
-// waits, so that a Consumer that skips a tile holds nobody up.
+// Every Consumer takes its slot once for every kv tile of an item, also for a tile that its M tile skips, so they
+// differ by one tile at most. A Consumer that has the slot for tile t may still wait for K of t and V of t - 1. By then
+// every other one has had its slot for t - 1, and has ended iteration t - 2 before that. So all have given back K of
+// t - 2 and V of t - 3, and in rings of two stages there is room for both. skip() takes and passes the slot before it
+// waits, so that a Consumer that skips a tile holds no other up.
 #pragma once
 #include "contract/tile_sequence.h"
 #include "device/ptx/mbarrier.cuh"

@@ -18,7 +18,7 @@ namespace froghopper::fwd {
 // Consumers share an M tile.
 template <FwdVariant V>
 __device__ __forceinline__ constexpr int first_column(int half) {
-  return fwd_sharers(V) > 1 ? half * fwd_columns(V) : 0;
+  return fwd_consumers_per_m_tile(V) > 1 ? half * fwd_columns(V) : 0;
 }
 template <FwdVariant V>
 __device__ __forceinline__ int columns_from(const FwdParams& params, int half) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ int columns_from(const FwdParams& params, int half) {
 // The same beginning in bytes of O and of a gate, which has O's type.
 template <FwdVariant V>
 __device__ __forceinline__ int first_column_bytes(const FwdParams& params, int half) {
-  if constexpr (fwd_sharers(V) == 1) return 0;
+  if constexpr (fwd_consumers_per_m_tile(V) == 1) return 0;
   const Dtype dtype_o = V.merges_lse ? Dtype::f32 : fwd_reads_8_bit(V) ? params.eight_bit.dtype_o : V.dtype;
   return first_column<V>(half) * size_of(dtype_o);
 }

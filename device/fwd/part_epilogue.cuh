@@ -60,7 +60,7 @@ struct PartEpilogue {
                      bottom.exists && of_bottom.inverse != 0.f},
                     columns_from<V>(params, half), o);
     store_o<V>(params, {address(params.o, top), address(params.o, bottom), top.exists, bottom.exists}, o, half);
-    if (fwd_sharers(V) > 1 && half > 0) return;
+    if (fwd_consumers_per_m_tile(V) > 1 && half > 0) return;
     if (!params.lse.data || threadIdx.x % 4 != 0) return;
     if (top.exists) *lse(top) = of_top.lse;
     if (bottom.exists) *lse(bottom) = of_bottom.lse;
@@ -79,7 +79,7 @@ struct PartEpilogue {
   }
 
   // Parts of a row have scales of O of their own, which are multiplied into O here. Each keeps its row max, the
-  // reference that its weights count from, so that the parts can be brought to one reference.
+  // row max that its weights are relative to, so that the parts can be brought to one row max.
   template <class Softmax>
   __device__ __forceinline__ void keep(int part, const Row& top, const Row& bottom, const Softmax& softmax,
                                        Output& o) const {
@@ -96,7 +96,7 @@ struct PartEpilogue {
     };
     tile::store_rows_f32({address(at_top), address(at_bottom), top.exists, bottom.exists},
                          columns_from<V>(params, half), o);
-    if (fwd_sharers(V) > 1 && half > 0) return;
+    if (fwd_consumers_per_m_tile(V) > 1 && half > 0) return;
     if (threadIdx.x % 4 != 0) return;
     if (top.exists) params.split.rows[at_top] = of_top;
     if (bottom.exists) params.split.rows[at_bottom] = of_bottom;

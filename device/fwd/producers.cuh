@@ -20,24 +20,24 @@
 
 namespace froghopper::fwd {
 
-// Not o_map: nobody waits for the stores that it is for.
+// Not o_map: no thread waits for the stores that it is for.
 __device__ inline void prefetch_maps(const FwdParams& params) {
   if (threadIdx.x == 0) ptx::prefetch_map(&params.q);
   if (threadIdx.x == 32) ptx::prefetch_map(&params.k);
   if (threadIdx.x == 64) ptx::prefetch_map(&params.v);
 }
 
-// Whether the next item is drawn late, when it is needed: after a long item. A short one is over before a ticket has
-// come from memory: there the next one is drawn early, while Q loads.
+// Whether the fetch of the next item is deferred until it is needed: after a long item. A short one is over before a
+// ticket has come from memory: there the fetch is eager, while Q loads.
 template <FwdVariant V>
-__device__ bool draws_late(const FwdParams& params, const WorkItem& item) {
-  return !fwd_splits_evenly(V) && item.kv.count() >= params.order.late_tiles;
+__device__ bool defers_fetch(const FwdParams& params, const WorkItem& item) {
+  return !fwd_splits_evenly(V) && item.kv.count() >= params.order.deferred_tiles;
 }
 
-// A late draw happens when the loads of so many K tiles of the item are still to be issued: late, so that the next item
-// does not wait here while another CTA idles; and early enough for these tiles, and what is being loaded into the ring,
-// to hide the draw, which takes a read from memory, and the load of Q.
-constexpr int draw_at_loads_left = 3;
+// A deferred fetch happens when the loads of so many K tiles of the item are still to be issued: late, so that the next
+// item does not wait here while another CTA idles; and early enough for these tiles, and what is being loaded into the
+// ring, to hide the fetch, which takes a read from memory, and the load of Q.
+constexpr int fetch_at_loads_left = 3;
 
 // PackGQA: no load fills the rows of a Q tile that are padding, but they are multiplied. So they are 0 from the start.
 template <int Threads, class Tile, int Stages>
@@ -56,7 +56,7 @@ struct Dispatcher {
   typename Kernel::Smem& smem;
   typename Kernel::ItemStage items;
   typename Kernel::QStage q;
-  ptx::u32 draw_now_phase = 0;
+  ptx::u32 fetch_now_phase = 0;
 
   // All lanes find, the first one does the rest.
   __device__ void run() {
@@ -64,7 +64,7 @@ struct Dispatcher {
       run_evenly();
     else
       run_by_tickets();
-    if (V.ragged && params.beside_another)
+    if (V.ragged && params.overlaps_another)
       ptx::wait_for_earlier_kernels();  // so that whoever waits for this launch waits for both
   }
 
@@ -82,28 +82,28 @@ struct Dispatcher {
     if constexpr (!V.ragged) ptx::wait_for_earlier_kernels();
     if constexpr (fwd_splits(V)) {
       ptx::let_next_kernel_start();  // combine, if there is one. Not before: it reads lengths at once
-      item = pass_parts_without_keys(schedule, tickets, number, item);
+      item = skip_empty_parts(schedule, tickets, number, item);
     }
-    if (!tickets.in_use()) return take_only(item);
+    if (!tickets.in_use()) return run_single_item(item);
     while (!item.is_end()) {
       if (first_lane()) {
         publish(item);
-        number = gridDim.x + load_q_and_draw(tickets, item);
+        number = gridDim.x + load_q_and_fetch(tickets, item);
       }
       number = __shfl_sync(~0u, number, 0);
       item = schedule.find(number);
-      if constexpr (fwd_splits(V)) item = pass_parts_without_keys(schedule, tickets, number, item);
+      if constexpr (fwd_splits(V)) item = skip_empty_parts(schedule, tickets, number, item);
     }
     let_next_kernel_start();
     if (first_lane()) {
       publish(item);
       q.begin_fill(smem.q_ring, 0);
-      // Every item drew one ticket, so this one was the last.
+      // Every item fetched one ticket, so this one was the last.
       if (number == schedule.items() + int(gridDim.x) - 1) tickets.forget();
     }
   }
 
-  // Nobody else has these items: no ticket is drawn.
+  // No other CTA has these items: no ticket is fetched.
   __device__ void run_evenly() {
     EvenSchedule<V> schedule(params);
     ptx::let_next_kernel_start();  // combine, which reads nothing before it has waited
@@ -117,11 +117,11 @@ struct Dispatcher {
     q.begin_fill(smem.q_ring, 0);
   }
 
-  // Every CTA has one item or none, so no ticket is drawn, and the end marker can be published at once. That pays:
-  // Consumers run the epilogue of an item only after they have taken the next one, and a launch's first ticket takes
-  // two or three dependent accesses to global memory (the counter has to be reset), some 2 us, which the epilogue of a
-  // short item would wait for. The loader of K may arrive at draw_now all the same; nobody waits there.
-  __device__ void take_only(const WorkItem& item) {
+  // Every CTA has one item or none, so no ticket is fetched, and the end marker can be published immediately. That
+  // pays: Consumers run the epilogue of an item only after they have taken the next one, and a launch's first ticket
+  // takes two or three dependent accesses to global memory (the counter has to be reset), some 2 us, which the epilogue
+  // of a short item would wait for. The loader of K may arrive at fetch_now all the same; no warp waits there.
+  __device__ void run_single_item(const WorkItem& item) {
     let_next_kernel_start();
     if (!first_lane()) return;
     if (!item.is_end()) {
@@ -132,19 +132,18 @@ struct Dispatcher {
     q.begin_fill(smem.q_ring, 0);
   }
 
-  // When nothing is left to draw: a CTA of the next kernel comes to an SM when the one here ends. Split-KV variants
+  // When nothing is left to fetch: a CTA of the next kernel comes to an SM when the one here ends. Split-KV variants
   // have let it start already.
   __device__ void let_next_kernel_start() const {
     if constexpr (!fwd_splits(V)) ptx::let_next_kernel_start();
   }
 
-  // Parts without keys are drawn, and nobody hears of them.
+  // Parts without keys are fetched, and are not published.
   template <class Schedule>
-  __device__ WorkItem pass_parts_without_keys(Schedule& schedule, const attn::Tickets& tickets, int& number,
-                                              WorkItem item) {
+  __device__ WorkItem skip_empty_parts(Schedule& schedule, const attn::Tickets& tickets, int& number, WorkItem item) {
     while (item.has_no_keys()) {
       if (!tickets.in_use()) return {};
-      if (first_lane()) number = gridDim.x + tickets.read(tickets.draw());
+      if (first_lane()) number = gridDim.x + tickets.read(tickets.fetch());
       number = __shfl_sync(~0u, number, 0);
       item = schedule.find(number);
     }
@@ -160,20 +159,20 @@ struct Dispatcher {
     items.advance();
   }
 
-  __device__ int load_q_and_draw(const attn::Tickets& tickets, const WorkItem& item) {
-    const bool late = draws_late<V>(params, item);
-    auto drawn = late ? 0 : tickets.draw();
+  __device__ int load_q_and_fetch(const attn::Tickets& tickets, const WorkItem& item) {
+    const bool late = defers_fetch<V>(params, item);
+    auto fetched = late ? 0 : tickets.fetch();
     load_q(item);
     if (late) {
-      ptx::mbarrier_wait(&smem.draw_now, draw_now_phase);
-      draw_now_phase ^= 1;
-      drawn = tickets.draw();
+      ptx::mbarrier_wait(&smem.fetch_now, fetch_now_phase);
+      fetch_now_phase ^= 1;
+      fetched = tickets.fetch();
     }
-    return tickets.read(drawn);
+    return tickets.read(fetched);
   }
 
   __device__ void load_q(const WorkItem& item) {
-    const PackParams& pack = params.pack;
+    const PackGqaParams& pack = params.pack_gqa;
     const int bytes = V.pack_gqa ? QTile::atoms * QTile::atom_row_bytes * pack.rows * pack.heads : QTile::bytes;
     ptx::u64* full = q.begin_fill(smem.q_ring, bytes);
     const int head = V.pack_gqa ? item.head * pack.heads : item.head;
@@ -190,7 +189,7 @@ __device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typen
   items.wait(smem.item_ring);
   const WorkItem item = smem.items[items.stage];
   if constexpr (Kernel::variant.kv.layout != KvLayout::contiguous) __syncwarp();  // every lane has its copy
-  if (is_leading_thread<Kernel::variant>()) items.release_alone(smem.item_ring);
+  if (is_leading_thread<Kernel::variant>()) items.arrive_empty(smem.item_ring);
   items.advance();
   return item;
 }
@@ -206,8 +205,8 @@ __device__ __forceinline__ int take_tile_count(typename Kernel::Smem& smem, type
   return tiles;
 }
 
-// The kv tile at which the next item is drawn late.
-__device__ inline int draw_at(const WorkItem& item) { return item.kv.with_left(draw_at_loads_left - 1); }
+// The kv tile at which the deferred fetch of the next item happens.
+__device__ inline int fetch_at(const WorkItem& item) { return item.kv.with_left(fetch_at_loads_left - 1); }
 
 // Loads K, or V: one thread, or a warp where K and V are paged.
 template <class Kernel, KvSide Side>
@@ -216,7 +215,7 @@ struct Loader {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  ptx::u64* draw_now;  // where the Loader of K arrives; null for that of V
+  ptx::u64* fetch_now;  // where the Loader of K arrives; null for that of V
   typename Kernel::ItemStage items;
   typename Kernel::KvStage at;
 
@@ -226,16 +225,16 @@ struct Loader {
       const WorkItem item = take_copy<Kernel>(smem, items);
       if (item.is_end()) break;
       KvSource<V, Side> source(params, item);
-      const int draw_tile = draw_now && draws_late<V>(params, item) ? draw_at(item) : -1;
+      const int fetch_tile = fetch_now && defers_fetch<V>(params, item) ? fetch_at(item) : -1;
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == draw_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(draw_now);
+        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(fetch_now);
         at.wait_room(ring);
-        ptx::u64* full = announce<V>(at, ring, Tile::bytes);
+        ptx::u64* full = expect_stage<V>(at, ring, Tile::bytes);
         source.load(stages[at.stage], full, kv_tile);
         at.advance();
       }
     }
-    // K: the Consumers' last S multiplies what lies there, and nobody looks at it. V: nobody takes this stage.
+    // K: the Consumers' last S multiplies what lies there, and the result is not read. V: no Consumer takes this stage.
     announce_nothing<V>(at, ring);
   }
 };

@@ -10,7 +10,7 @@
 #include "contract/types.h"
 #include "device/attn/scaled_softmax.cuh"
 #include "device/attn/softmax.cuh"
-#include "device/fwd/kept_o.cuh"
+#include "device/fwd/workspace_o.cuh"
 #include "device/ptx/reduce.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/ptx/types.cuh"
@@ -29,12 +29,12 @@ struct Moved {
   __device__ void forget(int slice) { slices &= ~(1u << slice); }
 };
 
-// Of one Consumer. The sum of a slice has a header (kept_o.cuh): what it is relative to, as the softmax gives it.
+// Of one Consumer. The sum of a slice has a header (workspace_o.cuh): what it is relative to, as the softmax gives it.
 // `visited`: the kv tiles that the M tile visits.
 template <FwdVariant V>
 struct Promotion {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr int groups = KeptO<V>::groups, headers = KeptO<V>::headers;
+  static constexpr int groups = WorkspaceO<V>::groups, headers = WorkspaceO<V>::headers;
   static constexpr int tiles = fwd_promotion_tiles(V), slices = fwd_promotion_slices(V), step = tiles / slices;
   static constexpr int of_slice = groups / slices;  // groups of 8 columns
   static_assert(tiles % slices == 0 && groups % slices == 0);
@@ -72,7 +72,7 @@ struct Promotion {
     for (int i = 0; i < groups; i += together) {
       ptx::keep_order();
       float4 sum[together];
-      KeptO<V>::load(sum, i, sums);
+      WorkspaceO<V>::load(sum, i, sums);
       if (i == 0) ptx::wgmma_wait<0>();
 #pragma unroll
       for (int j = 0; j < together && i + j < groups; ++j) {
@@ -104,13 +104,13 @@ struct Promotion {
       for (int i = 0; i < of_slice; i += 8) {
         ptx::keep_order();
         if (!first)
-          KeptO<V>::template apply<8>(o, begin + i, sums,
-                                      [&](float* x, const float4& sum) { add_group(x, sum, rescale); });
+          WorkspaceO<V>::template apply<8>(o, begin + i, sums,
+                                           [&](float* x, const float4& sum) { add_group(x, sum, rescale); });
 #pragma unroll
         for (int j = i; j < i + 8 && j < of_slice; ++j)
           *sum(j) = {group(j)[0], group(j)[1], group(j)[2], group(j)[3]};
       }
-      *header = now.reference();
+      *header = now.row_maxima();
       moved.forget(slice);
     }
     if constexpr (fwd_immediate_pv(V)) return;  // the next product is not added to what O has
@@ -124,7 +124,7 @@ struct Promotion {
     x[2] += sum.z * rescale.bottom;
     x[3] += sum.w * rescale.bottom;
   }
-  __device__ float4* address() const { return KeptO<V>::address(params, consumer); }
+  __device__ float4* address() const { return WorkspaceO<V>::address(params, consumer); }
 };
 
 }  // namespace froghopper::fwd

@@ -141,7 +141,7 @@ __device__ __forceinline__ void fp8_to_f16(tile::SharedTile<Rows, Cols>& q) {
 template <FwdVariant V>
 __device__ attn::RowPair scales_of_packgqa_rows(const FwdParams& params, const WorkItem& item) {
   if (item.is_end()) return {1.f, 1.f};
-  const PackParams& pack = params.pack;
+  const PackGqaParams& pack = params.pack_gqa;
   const int seq_q = V.ragged ? item.lengths.seq_q : params.seq_q;
   const auto of = [&](int row_in_m_tile) {  // of padding rows any
     const int head = item.head * pack.heads + min(row_in_m_tile / pack.rows, pack.heads - 1);
@@ -158,13 +158,13 @@ __device__ __forceinline__ attn::RowPair queries_in_f16(const FwdParams& params,
                                                         int m_tile, int half) {
   attn::RowPair of_rows;
   if constexpr (V.dtype == Dtype::bf16) {
-    of_rows = bf16_to_f16<fwd_sharers(V)>(q, m_tile, half);
+    of_rows = bf16_to_f16<fwd_consumers_per_m_tile(V)>(q, m_tile, half);
   } else {
     of_rows = scales_of_packgqa_rows<V>(params, item);
     fp8_to_f16<typename attn::Element<V.dtype>::type>(q);
   }
   ptx::fence_proxy_async_shared();
-  ptx::sync_threads<fwd_sharers(V) * warpgroup>(1 + m_tile);  // a product is the whole M tile's
+  ptx::sync_threads<fwd_consumers_per_m_tile(V) * warpgroup>(1 + m_tile);  // a product is the whole M tile's
   return of_rows;
 }
 

@@ -26,12 +26,12 @@ struct MTile {
 
   __device__ int first_row() const { return item.q_tile * rows_of_tile<V>(params) + number * m_tile_rows; }
   // It may lie beyond the sequence's end.
-  __device__ int last_row() const { return first_row() + (V.pack_gqa ? params.pack.rows : m_tile_rows) - 1; }
+  __device__ int last_row() const { return first_row() + (V.pack_gqa ? params.pack_gqa.rows : m_tile_rows) - 1; }
   // This thread's two rows, in the sequence. In a PackGQA tile they may be of two heads: at() tells of which.
   __device__ attn::Rows rows() const {
     const int row = tile::thread_row();
     if constexpr (V.pack_gqa)
-      return {first_row() + row % params.pack.rows, first_row() + (row + 8) % params.pack.rows};
+      return {first_row() + row % params.pack_gqa.rows, first_row() + (row + 8) % params.pack_gqa.rows};
     else
       return {first_row() + row, first_row() + row + 8};
   }
@@ -40,8 +40,8 @@ struct MTile {
     mask_range().mask_out(s, rows(), kv_tile);
   }
 
-  // How far above the maximum so far exact_step() shall put the row max: after this tile, rows under a mask may have
-  // attended to few keys, whose scores later ones are likely to exceed (OnlineSoftmax::max_offset).
+  // By how much exact_step() shall put the row max above the maximum so far: after this tile, rows under a mask may
+  // have attended to few keys, whose scores later ones are likely to exceed (OnlineSoftmax::max_offset).
   template <class Softmax>
   __device__ __forceinline__ attn::RowPair max_offset(int kv_tile) const {
     if constexpr (V.mask == Mask::none || V.batch_invariant) return {0.f, 0.f};
@@ -59,15 +59,15 @@ struct MTile {
   };
   __device__ Row at(int row_in_m_tile) const {
     if constexpr (V.pack_gqa) {
-      const PackParams& pack = params.pack;
-      const int of_pack = row_in_m_tile / pack.rows, row = first_row() + row_in_m_tile % pack.rows;
-      return {item.head * pack.heads + of_pack, row, of_pack < pack.heads && row < seq_q()};
+      const PackGqaParams& pack = params.pack_gqa;
+      const int head_of_group = row_in_m_tile / pack.rows, row = first_row() + row_in_m_tile % pack.rows;
+      return {item.head * pack.heads + head_of_group, row, head_of_group < pack.heads && row < seq_q()};
     }
     return {item.head, first_row() + row_in_m_tile, first_row() + row_in_m_tile < seq_q()};
   }
 
   // The kv tiles of the item that this M tile visits, in descending key order: from the one with the highest keys
-  // that it attends to, or the one with the lowest keys alone where it has no rows.
+  // that it attends to, or only the one with the lowest keys where it has no rows.
   // It skips at most stages - 1 tiles; with more there could be a deadlock. While its Consumer waits for K of its first
   // tile, it may still hold V of the last tile of the item before, so only stages - 1 stages of v_ring are free for V
   // of the tiles that it skips. Where one role fills both rings, in the order K0 V0 K1 V1 ..., that K comes only after

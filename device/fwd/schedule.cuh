@@ -100,7 +100,7 @@ struct RaggedSchedule {
 };
 
 // Even splits: the items of one CTA, one after the other. contract/split.h says how kv tiles are numbered in the class
-// of heads that the CTA has. A warp looks at a group of 32 sequences at once, one a lane:
+// of heads that the CTA has. A warp looks at a group of 32 sequences at a time, one a lane:
 //
 //   kv tiles of the class    | sequences before the group | lane 0 | lane 1 | lane 2 | ... | lane 31 |
 //                            0                            tiles_before_group  |<------>|
@@ -126,7 +126,7 @@ struct EvenSchedule {
     const long long number = blockIdx.x / params.split.even.classes;  // of this CTA in its class
     begin = min(static_cast<long long>(all), cta_tiles * number);
     end = min(all - begin, cta_tiles) + begin;
-    if (lane() == 0) params.split.even.goes_on[blockIdx.x].parts = 0;
+    if (lane() == 0) params.split.even.shared_q_tiles[blockIdx.x].parts = 0;
   }
 
   // All 32 lanes together; the same answer in each.
@@ -142,9 +142,9 @@ struct EvenSchedule {
     const int of_head = __shfl_sync(~0u, my_tiles, holder) / params.split.even.heads_of_class;
     // The position of the next kv tile: among all kv tiles of the sequence, then of the head, then of the q tile.
     int number = begin - tiles_before_group - __shfl_sync(~0u, my_scan - my_tiles, holder);
-    const int turn = number / of_head,
-              head = turn * params.split.even.classes + blockIdx.x % params.split.even.classes;
-    number -= turn * of_head;
+    const int round = number / of_head,
+              head = round * params.split.even.classes + blockIdx.x % params.split.even.classes;
+    number -= round * of_head;
     int q_tile = 0;
     TileSequence<int> tiles = tiles_of<V>(params, 0, of_sequence);
     while (number >= tiles.count()) {
@@ -183,9 +183,9 @@ struct EvenSchedule {
   }
   __device__ void tell_combine(const WorkItem& item, int parts) const {
     const int first_row = item.q_tile * rows_of_tile<V>(params);
-    params.split.even.goes_on[blockIdx.x] = {params.ragged.cu_q ? 0 : item.sequence, item.lengths.q_first + first_row,
-                                             min(rows_of_tile<V>(params), item.lengths.seq_q - first_row),
-                                             item.head * params.pack.heads, parts};
+    params.split.even.shared_q_tiles[blockIdx.x] = {
+        params.ragged.cu_q ? 0 : item.sequence, item.lengths.q_first + first_row,
+        min(rows_of_tile<V>(params), item.lengths.seq_q - first_row), item.head * params.pack_gqa.heads, parts};
   }
 };
 

@@ -54,13 +54,13 @@ struct ScoreMod {
     }
   }
 
-  // s becomes scores in base 2, of which the softmax takes powers as they are: s scale_log2 - slope |level - key|. The
-  // scale may be too small for slopes to be divided by it. A top row is as far from a column as the bottom row, 8 rows
-  // below, from the column 8 further on: one distance serves two scores.
+  // s becomes scores in base 2, of which the softmax takes powers as they are: s scale_log2 - slope |diagonal - key|.
+  // The scale may be too small for slopes to be divided by it. A top row is as far from a column as the bottom row, 8
+  // rows below, from the column 8 further on: one distance serves two scores.
   template <class Scale>
   __device__ __forceinline__ void add_alibi(Scores& s, Scale scale_log2, const MTile<V>& m_tile, int kv_tile) const {
-    const int level = m_tile.rows().top + m_tile.mask_range().diagonal;
-    const float first = slope * static_cast<float>(level - kv_tile * V.tiles.kv - tile::thread_col());
+    const int diagonal_key = m_tile.rows().top + m_tile.mask_range().diagonal;
+    const float first = slope * static_cast<float>(diagonal_key - kv_tile * V.tiles.kv - tile::thread_col());
 #pragma unroll
     for (int i = 0; i < V.tiles.kv / 2; ++i) {
       const int further = tile::col_of(i) - ((i & 2) ? 8 : 0);

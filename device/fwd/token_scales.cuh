@@ -3,10 +3,10 @@
 // before anything else does, V's the weights of a column while they are rounded; the row sum is of weights without it.
 //
 // The first warp that dequantises copies the scales of a tile's rows to shared memory, fwd_token_scales_ahead tiles
-// ahead, and makes of them what it leaves beside the stage of K. What the tile has in common goes the way of the scales
-// of a tile (attn::TileScales), so that what is left is a factor of at most 2 of a score, and of at most 1 of a weight,
-// whose range is that of f16: of K the power of two of the largest scale, so that the factors are exact; of V the
-// largest scale itself, so that weights of equal scales are not rounded by it.
+// ahead, and makes of them what it leaves next to the stage of K. What the tile has in common goes the way of the
+// scales of a tile (attn::TileScales), so that what is left is a factor of at most 2 of a score, and of at most 1 of a
+// weight, whose range is that of f16: of K the power of two of the largest scale, so that the factors are exact; of V
+// the largest scale itself, so that weights of equal scales are not rounded by it.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_smem.h"
@@ -48,23 +48,23 @@ struct TokenScales {
   };
 
   const FwdParams& params;
-  ScalesOfRows<V> (&on_their_way)[ahead];
+  ScalesOfRows<V> (&in_flight)[ahead];
   int head, keys, sequence, first_row;  // first_row: of the sequence, where it is packed
   int next_tile;                        // that is copied next
   RowsInPages next;                     // its rows
   int whole_pages, rest;                // from a row to that of the tile below
-  int slot = 0;                         // of on_their_way that is looked at next
+  int slot = 0;                         // of in_flight that is looked at next
   float o_scale = 0.f;
 
-  __device__ TokenScales(const FwdParams& params, const WorkItem& item, ScalesOfRows<V> (&on_their_way)[ahead])
+  __device__ TokenScales(const FwdParams& params, const WorkItem& item, ScalesOfRows<V> (&in_flight)[ahead])
       : params(params),
-        on_their_way(on_their_way),
+        in_flight(in_flight),
         head(kv_head<V>(params, item)),
         keys(V.ragged ? item.lengths.seq_kv : params.seq_kv),
         sequence(item.sequence),
         first_row(V.ragged && !in_pages ? item.lengths.kv_first : 0),
         next_tile(item.kv.first()) {
-    ptx::cp_async_wait<0>();  // those of the item before, which nobody has looked at
+    ptx::cp_async_wait<0>();  // those of the item before, which were not read
     if constexpr (in_pages) {
       whole_pages = V.tiles.kv / params.pages.size;
       rest = V.tiles.kv - whole_pages * params.pages.size;
@@ -79,7 +79,7 @@ struct TokenScales {
       go_down(next_tile - tile);
     }
 #pragma unroll
-    for (int tile = 0; tile < ahead; ++tile) copy(on_their_way[tile], next_tile - tile, of_tiles[tile]);
+    for (int tile = 0; tile < ahead; ++tile) copy(in_flight[tile], next_tile - tile, of_tiles[tile]);
     next_tile -= ahead;
   }
 
@@ -87,7 +87,7 @@ struct TokenScales {
   // tile lie others of the sequence, whose scales may be read, or none.
   __device__ void put(TokenFactors<V>& factors, attn::TileScales& of_tile) {
     ptx::cp_async_wait<ahead - 1>();
-    ScalesOfRows<V>& scales = on_their_way[slot];
+    ScalesOfRows<V>& scales = in_flight[slot];
     float k[rows], v[rows];
 #pragma unroll
     for (int i = 0; i < rows; ++i) {

@@ -27,17 +27,17 @@ using MaskRange = attn::MaskRange<V.mask, V.tiles.kv>;
 // Query rows of a sequence that a q tile has, of each of its heads.
 template <FwdVariant V>
 __device__ int rows_of_tile(const FwdParams& params) {
-  return V.pack_gqa ? params.pack.rows : V.tiles.q;
+  return V.pack_gqa ? params.pack_gqa.rows : V.tiles.q;
 }
 
 // What an item's `head` counts: query heads; PackGQA: groups of as many query heads as a tile has.
 template <FwdVariant V>
 __device__ int heads_of_items(const FwdParams& params) {
-  return V.pack_gqa ? params.heads_q / params.pack.heads : params.heads_q;
+  return V.pack_gqa ? params.heads_q / params.pack_gqa.heads : params.heads_q;
 }
 template <FwdVariant V>
 __device__ int kv_head(const FwdParams& params, const WorkItem& item) {
-  return V.pack_gqa ? item.head * params.pack.heads / params.heads_per_kv : item.head / params.heads_per_kv;
+  return V.pack_gqa ? item.head * params.pack_gqa.heads / params.heads_per_kv : item.head / params.heads_per_kv;
 }
 
 // Where an item's sequence begins in q, o and lse: its batch, and its first row there.

@@ -6,7 +6,7 @@
 namespace froghopper::ptx {
 
 // Four fp32 values rounded to nearest even and packed, the first one lowest. What is larger than the type's largest
-// number becomes it.
+// value becomes it.
 template <class T>
 __device__ __forceinline__ u32 cvt_pack4(float a, float b, float c, float d);
 template <>

@@ -6,7 +6,7 @@
 
 namespace froghopper::ptx {
 
-// Four adjacent floats, 16-byte aligned. Each add is atomic, in no promised order, and nobody waits for it.
+// Four adjacent floats, 16-byte aligned. Each add is atomic, in no promised order, and no thread waits for it.
 __device__ __forceinline__ void red_add_v4_f32(float* to, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d)
                : "memory");

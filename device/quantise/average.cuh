@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// k and v in 16 bits -> the mean of each sequence's rows, for each head and column; that of k rotated, as its rows are.
+// 16-bit k and v -> the mean of each sequence's rows, for each head and column; that of k rotated, as its rows are.
 //
 // Work      sum_rows: a CTA has a chunk, average_rows rows of one head; divide, a launch later: a sequence and head
 // Roles     sum_rows: a thread has 8 columns of every so many-th row, then one column of all. divide: one column

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// q, k and v in 16 bits -> 8 bits and scales. Rows of q and k may be rotated first: contract/quantise.h. In smooth
+// 16-bit q, k and v -> 8-bit ones and scales. Rows of q and k may be rotated first: contract/quantise.h. In smooth
 // variants k and v then lose the mean of their rows, which device/quantise/average.cuh has found.
 //
 // Work      a persistent CTA takes every so many-th item; an item is a tile, 128 rows of one head of one tensor

@@ -28,7 +28,7 @@ struct Accum {
   }
 };
 
-// Columns of it from Begin on, which are an Accum too. The cast is of an array that is indexed by constants alone, in
+// Columns of it from Begin on, which are an Accum too. The cast is of an array that is indexed only by constants, in
 // functions that are all in line: the compiler resolves it, and the values stay in registers.
 template <int Begin, int Cols, int Whole>
 __device__ __forceinline__ Accum<Cols>& columns_of(Accum<Whole>& whole) {

@@ -104,12 +104,12 @@ __device__ __forceinline__ void mma_m16n8k32(float* d, const u32 (&a)[4], const 
   }
 }
 
-// mma_abt for the 16 rows of one warp, by that warp alone and at once: for paths that the warpgroup does not take
+// mma_abt for the 16 rows of one warp, by only that warp and synchronously: for paths that the warpgroup does not take
 // together. The accumulator layout of mma.m16n8 is that of wgmma. It runs where registers are full, so b comes 8 rows
 // at a time. Rows 8 apart are swizzled alike, and `row` is a multiple of 8.
 template <class T, int N, int K, int RowsA, int Bytes>
-__device__ __forceinline__ void mma_abt_alone(Accum<N>& d, SharedTile<RowsA, K, Bytes>& a, int row,
-                                              SharedTile<N, K, Bytes>& b) {
+__device__ __forceinline__ void mma_abt_by_warp(Accum<N>& d, SharedTile<RowsA, K, Bytes>& a, int row,
+                                                SharedTile<N, K, Bytes>& b) {
   d.clear();
 #pragma unroll 1
   for (int k = 0; k < K; k += 32 / Bytes) {

@@ -29,9 +29,9 @@ struct Ring {
   __device__ void wait_room(ptx::u32 n) { ptx::mbarrier_wait(&empty[stage(n)], phase(n) ^ 1); }
   __device__ void arrive_full(ptx::u32 n) { ptx::mbarrier_arrive(&full[stage(n)]); }
   __device__ void release(ptx::u32 n) {  // one thread a warp
-    if (threadIdx.x % 32 == 0) release_alone(n);
+    if (threadIdx.x % 32 == 0) arrive_empty(n);
   }
-  __device__ void release_alone(ptx::u32 n) { ptx::mbarrier_arrive(&empty[stage(n)]); }  // one thread
+  __device__ void arrive_empty(ptx::u32 n) { ptx::mbarrier_arrive(&empty[stage(n)]); }  // one thread
 };
 
 // One side's position in a ring. Producers wait on `empty` with the inverted phase, so their first Stages waits return
@@ -75,9 +75,9 @@ struct Cursor {
   // Consumer: every thread waits, one thread a warp releases. release() leaves the cursor where it is.
   __device__ void wait(Ring<Stages>& r) { ptx::mbarrier_wait(&r.full[stage], phase); }
   __device__ void release(Ring<Stages>& r) const {
-    if (threadIdx.x % 32 == 0) release_alone(r);
+    if (threadIdx.x % 32 == 0) arrive_empty(r);
   }
-  __device__ void release_alone(Ring<Stages>& r) const { ptx::mbarrier_arrive(&r.empty[stage]); }  // one thread
+  __device__ void arrive_empty(Ring<Stages>& r) const { ptx::mbarrier_arrive(&r.empty[stage]); }  // one thread
   __device__ void release_and_advance(Ring<Stages>& r) {
     release(r);
     advance();

@@ -29,7 +29,7 @@ struct alignas(1024) SharedTile {
   // Operand whose inner dimension runs along the rows (V in P V), from row `k` and column `col` on: the start of a
   // swizzle atom, or the middle of one where the operand ends with that swizzle atom.
   __device__ u64 mn_major(int k, int col = 0) {
-    static_assert(Bytes == 2, "wgmma reads 8-bit operands along their rows alone");
+    static_assert(Bytes == 2, "wgmma reads 8-bit operands only along their rows");
     return descriptor(col / atom_columns * atom_bytes + k * atom_row_bytes + col % atom_columns * 2,
                       /*leading_bytes=*/atom_bytes);
   }

@@ -98,12 +98,12 @@ typedef struct fh_cp_topology {
   size_t size;               /* sizeof(fh_cp_topology) */
   double latency, bandwidth; /* FH_CP_SEND_RECV, within a host, from one peer */
   double gather_bandwidth;   /* the same from several peers at once; 0: bandwidth */
-  double slowdown;           /* how many times as long a call of the attention takes beside these transfers; 0, or 1
+  double slowdown;           /* how many times as long a call of the attention takes with these transfers; 0, or 1
                                * and more */
   double copy_latency, copy_bandwidth, copy_gather_bandwidth, copy_slowdown; /* the same of FH_CP_PEER_COPIES */
   double far_latency, far_bandwidth;                                         /* FH_CP_SEND_RECV between hosts */
   double memory;                        /* bytes a second that a copy in a rank's own memory moves */
-  double call;                          /* seconds of a call of the attention beside its FLOP */
+  double call;                          /* seconds of a call of the attention in addition to its FLOP */
   double forward_flops, backward_flops; /* FLOP a second of long calls */
 } fh_cp_topology;
 
@@ -147,7 +147,7 @@ typedef struct fh_cp_problem {
   const int64_t* cu_seqlens;
   /* FH_CP_ALL_TO_ALL_RING and FH_CP_ALL_TO_ALL_GATHER: how many neighbours exchange heads: ranks 0 to heads_ranks - 1,
    * the next heads_ranks, and so on. It divides ranks. 0: the fastest, by the model of time. FH_CP_AUTO considers these
-   * two schemes with this number alone. With other schemes it must be 0. A shard does not depend on it. */
+   * two schemes with only this number. With other schemes it must be 0. A shard does not depend on it. */
   int64_t heads_ranks;
   /* For the model of time. Only fh_cp_plan_create and fh_cp_explain read it. NULL: the file that the environment
    * variable FROGHOPPER_CP_TOPOLOGY names, where it is set; else the library's figures. Ranks that choose differently
@@ -337,7 +337,7 @@ typedef struct fh_cp_peers {
   void* const* workspaces; /* [ranks]: the address, in this process, of each rank's workspace. The run gets the one of
                             * this rank. */
   /* [ranks]: the address, in this process, of each rank's signals: 2 ranks words of 64 bits of GPU memory, which are 0
-   * before the first transport over them exists, and which nobody else writes. A later transport needs other words, or
+   * before the first transport over them exists, and which nothing else writes. A later transport needs other words, or
    * zeros. */
   uint64_t* const* signals;
   void* copy_stream;   /* a stream for the copies; not the stream of the run */
@@ -363,7 +363,7 @@ static inline fh_cp_peers fh_cp_peers_init(void) {
  * copied to its peers, is undefined: all ranks of the run must give it up. `exchange` and `wait` of a cancelled
  * transport fail. `wait` may take tickets in any order, each once. After 2^32 - 1 exchanges `exchange` fails: replace
  * the transports of all ranks before.
- * It has no `agree`: digests are not compared unless the caller sets one. It is not thread safe, but for `cancel`.
+ * It has no `agree`: digests are not compared unless the caller sets one. It is not thread safe, except for `cancel`.
  * Destroy it after the last run is done. */
 FH_API fh_status fh_cp_copy_transport(const fh_cp_peers* peers, fh_cp_transport* transport);
 FH_API void fh_cp_copy_transport_destroy(fh_cp_transport* transport); /* NULL: nothing happens */

@@ -120,7 +120,7 @@ typedef struct fh_problem {
   int64_t heads_q;       /* at least 1 */
   int64_t heads_kv;      /* at least 1, divides heads_q: query head h reads KV head h / (heads_q / heads_kv) */
   int64_t seq_q, seq_kv; /* query and KV length of every sequence; with varlen, upper bounds on the longest */
-  /* Head dim of q and k: a multiple of 8 from 8 to 512; beside 8-bit k and v of 16, and of 8-bit q up to 256. */
+  /* Head dim of q and k: a multiple of 8 from 8 to 512; with 8-bit k and v of 16, and with 8-bit q up to 256. */
   int64_t dim_qk;
   int64_t dim_v; /* head dim of v and o, likewise; 0 means dim_qk */
   /* varlen only: rows of the packed q, and of the packed k and v: at least those of all sequences. With a total_q of 0
@@ -200,7 +200,7 @@ typedef struct fh_problem {
   int32_t norm;
   float norm_epsilon; /* at least 0; models use 1e-5 or 1e-6. With 0 a row of zeros becomes NaN */
   /* Nonzero: each row of an 8-bit cache has its own scales. They are written; with 0, scale_k and scale_v are read and
-   * have one scale a head. Forward: they are read, where append has written them; on a GPU beside q of 16 bits. */
+   * have one scale a head. Forward: they are read, where append has written them; on a GPU with 16-bit q. */
   int32_t scale_tokens;
   fh_dtype dtype_rotary; /* of rotary_cos and rotary_sin; dtype (or FH_USUAL, which means dtype) or FH_F32 */
   fh_dtype dtype_norm;   /* of norm_q and norm_k, likewise */

@@ -183,7 +183,7 @@ inline Problem to_cpp(const fh_problem& p) {
 }
 
 // One line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". What is read has every default
-// filled in, but for Dtype::usual.
+// filled in, except for Dtype::usual.
 inline Problem parse(const std::string& line) {
   fh_problem p = fh_problem_init();
   must(fh_problem_parse(line.c_str(), &p));

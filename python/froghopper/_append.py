@@ -27,6 +27,13 @@ class Sizes(NamedTuple):
     pages: int
 
 
+def way_to_cache(name: str, new: Sequence[int], cache: Sequence[int]) -> str:
+    """Of new rows that do not fit a cache [.., rows, heads, dim]."""
+    if len(new) == 4 and len(cache) == 4 and (new[1], new[3]) == (cache[2], cache[3]):
+        return f"Use {name}.swapaxes(1, 2), if it is [batch, heads, seq, dim]"
+    return f"Give {name} the heads and columns of the cache, {list(cache[2:])}"
+
+
 def sizes_in(batch: int, seq: int, total: int, cache: Shape | None, block_table: Any, slot_mapping: Any) -> Sizes:
     """Of new rows and a cache [batch or pages, rows, ...], which may be None: it is dense, or in pages as one of the
     two says."""
@@ -39,7 +46,7 @@ def sizes_in(batch: int, seq: int, total: int, cache: Shape | None, block_table:
     if block_table is not None:
         if block_table.ndim != 2:
             raise InvalidTensor(f"block_table must be [batch, columns] with batch {batch}, but has the shape "
-                                f"{list(block_table.shape)}. Reshape it.")
+                                f"{list(block_table.shape)}. Give a row of pages for each sequence.")
         return Sizes(batch, seq, total, block_table.shape[1] * rows, rows, pages)
     if pages != batch:
         raise InvalidProblem(f"k_cache must have a row for each sequence of k, {batch} in all, but has {pages}. Give "

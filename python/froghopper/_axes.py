@@ -47,8 +47,17 @@ def note_of_axes(q: Shape, k: Shape) -> str:
             f"[batch, heads, seq, dim], {TURNED}.")
 
 
+SAME_AXES = {"batch": "sequences", "seq": "rows", "total": "rows", "heads": "heads", "dim": "columns"}
+
+
+def unlike(name: str, shape: Shape, other: str, like: Shape, axis: str, extent: int, wanted: int) -> InvalidProblem:
+    """Of an extent that must be that of another tensor."""
+    return InvalidProblem(f"{name} must have the {axis} of {other}, {wanted}, but has {extent}: their shapes are "
+                          f"{list(shape)} and {list(like)}. Give both equally many {SAME_AXES[axis]}.")
+
+
 def check_pool(k: Shape, v: Shape) -> None:
     for name, shape in (("k", k), ("v", v)):
         if len(shape) != 4 or shape[1] < 1:
             raise InvalidProblem(f"{name} must be [pages, page_size, heads, dim] with block_table, but has the shape "
-                                 f"{list(shape)}. Reshape it.")
+                                 f"{list(shape)}. Give the whole pool, of all pages.")

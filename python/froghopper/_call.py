@@ -17,11 +17,11 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from froghopper import _c
-from froghopper._axes import LAYOUT, PACKED_LAYOUT, SWAPPED, check_axes, check_pool
+from froghopper._axes import LAYOUT, PACKED_LAYOUT, SWAPPED, check_axes, check_pool, unlike
 from froghopper._axes import Shape as Shape
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of
 from froghopper._library import Library, library
-from froghopper._values import ALIGNS, check_softcap, listed, text, type_of
+from froghopper._values import ALIGNS, check_softcap, listed, text, type_of, way_to_shape
 from froghopper._values import Window as Window
 from froghopper._values import check_align as check_align
 from froghopper._values import check_scale as check_scale
@@ -72,7 +72,8 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
     says itself when the plan is made.
     """
     if dtype not in DTYPES and types is None:
-        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {dtype}. Convert them to one of these.")
+        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {dtype}. "
+                          "Use q.astype(\"float32\"), and k and v likewise.")
     for name, shape in (("q", q), ("k", k), ("v", v)): check_rank(name, shape, packed is not None)
     check_shapes(q, k, v)
     if not (layout_is_known or backward): check_axes(q, k, bool(causal), turned=SWAPPED)
@@ -111,7 +112,7 @@ def describe_paged(q: Shape, k: Shape, v: Shape, dtype: str, paged: Paged, **opt
     check_pool(k, v)
     if tuple(k[:3]) != tuple(v[:3]):
         raise InvalidProblem(f"v must have the pages, rows and heads of k, {list(k[:3])}, but has the shape "
-                             f"{list(v)}. Reshape one.")
+                             f"{list(v)}. Give both one number of pages, rows and heads.")
     rows = (paged.max_seqlen_kv,) if paged.packed else (paged.batch, paged.max_seqlen_kv)
     packed = Packed(paged.batch, paged.max_seqlen_q, paged.max_seqlen_kv) if paged.packed else None
     problem = describe(q, (*rows, *k[2:]), (*rows, *v[2:]), dtype, packed=packed, layout_is_known=True, **options)
@@ -167,7 +168,7 @@ def slopes_out(shape: Sequence[int], batch: int, heads: int) -> str:
     """The way out where alibi_slopes have a shape that is none."""
     count = math.prod(shape)
     if count not in (heads, batch * heads): return f"Give {heads} slopes"
-    return f"Use alibi_slopes.reshape({heads if count == heads else f'{batch}, {heads}'})"
+    return way_to_shape("alibi_slopes", shape, (heads,) if count == heads else (batch, heads))
 
 
 def check_scales_are_there(scales: dict[str, Any], dtypes: Sequence[str]) -> None:
@@ -194,7 +195,8 @@ def check_rank(name: str, shape: Shape, packed: bool, ends: str = "cu_seqlens_q 
     """ends: what says where packed sequences are; empty where the caller takes none in this way."""
     if len(shape) == (3 if packed else 4): return
     reads = PACKED_LAYOUT + " with cu_seqlens" if packed else LAYOUT + " without cu_seqlens"
-    out = "Reshape it."
+    extents = [math.prod(shape[:-2 if packed else -3]), *shape[-2 if packed else -3:]]
+    out = f"Use {name}.reshape({', '.join(map(str, extents))})." if len(shape) > 4 else "Add the missing dimensions."
     if packed and len(shape) == 4: out = f"Without cu_seqlens_q and cu_seqlens_kv it is {LAYOUT}."
     if not packed and len(shape) == 3:
         out = "Add the missing dimension" + (f", or give {ends} for {PACKED_LAYOUT}." if ends else ".")
@@ -208,8 +210,7 @@ def check_shapes(q: Shape, k: Shape, v: Shape) -> None:
     for name, shape, other, like, shared in (("k", k, "q", q, {"batch", "dim"}), ("v", v, "k", k, {*rows, "heads"})):
         for axis, extent, wanted in zip(axes, shape, like):
             if axis in shared and extent != wanted:
-                raise InvalidProblem(f"{name} must have the {axis} of {other}, {wanted}, but has {extent}: their "
-                                     f"shapes are {list(shape)} and {list(like)}. Change one.")
+                raise unlike(name, shape, other, like, axis, extent, wanted)
 
 
 def check_heads(q: Shape, k: Shape) -> None:
@@ -378,12 +379,16 @@ def element_strides(name: str, shape: Shape, strides: Sequence[int]) -> Strides:
     return strides[0], strides[1], strides[2]
 
 
-def explain(problem: _c.Problem | str, target: str = "auto") -> str:
+def explain(problem: _c.Problem | str, target: str = "auto", *others: Any) -> str:
     """Why a problem can or cannot be computed and how, in lines of text: backend, kernel, tiles, memory.
 
     problem: a line such as "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal", or what describe gave. target: "auto",
     "cpu", "hopper", "h200", ...; froghopper.h has all. A contradiction in the problem is told, not raised.
     """
+    if others or hasattr(problem, "shape"):
+        raise InvalidType(f"explain takes a problem in one line and a target, but is given {type_of(problem)} first. "
+                          "For tensors use froghopper.torch.explain or froghopper.jax.explain, which take what "
+                          "attention takes.")
     target = text("target", target, "auto")
     if not isinstance(problem, _c.Problem):
         line = text("problem", problem, "fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128")

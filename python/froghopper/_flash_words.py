@@ -21,7 +21,7 @@ from froghopper._torch_calls import FLOAT8, check_dense, is_dense
 from froghopper._torch_checks import as_float as as_float
 from froghopper._torch_kinds import BARE, check_kinds
 from froghopper._torch_options import plain
-from froghopper._values import counted, scale_in_range
+from froghopper._values import counted, scale_in_range, shown, way_to_window
 from froghopper._words import arguments_of, named_by, translated_call
 
 WHOLE = (-1, -1)  # the window that nobody gave
@@ -166,8 +166,8 @@ def extras_of(q: Tensor, dropout_p: float, alibi_slopes: Tensor | None, s_aux: T
               block_table: Tensor | None, out: Tensor | None) -> dict[str, Any]:
     """Arguments of attention; of block_table and dropout NotImplementedError."""
     refuse(block_table=block_table)
-    if dropout_p: raise Unsupported(f"dropout_p must be 0, as froghopper drops no weights, but is {dropout_p}. Use "
-                                    "dropout_p=0.0.")
+    if dropout_p: raise Unsupported(f"dropout_p must be 0, as froghopper drops no weights, but is "
+                                    f"{shown(dropout_p)}. Use dropout_p=0.0.")
     made: dict[str, Any] = {}
     if alibi_slopes is not None: made["alibi_slopes"] = alibi_slopes
     if s_aux is not None: made["sink"] = as_float("s_aux", s_aux)
@@ -231,7 +231,8 @@ def scales_of(q: Tensor, k: Tensor, q_descale: Tensor | float | None, k_descale:
         elif isinstance(value, Tensor) and name == "q_descale" and value.ndim == 2:
             if value.shape[1] != k.shape[-2]:
                 raise InvalidTensor(f"q_descale must be [batch, {k.shape[-2]}], a number for each key head, but has "
-                                    f"the shape {list(value.shape)}. Reshape it.")
+                                    f"the shape {list(value.shape)}. Give one for all query heads of a key head; "
+                                    "scale_q of froghopper.torch.attention has one for each query head.")
             value = value.repeat_interleave(q.shape[-2] // k.shape[-2], 1)
         made["scale_" + name[0]] = value
     return made
@@ -252,7 +253,7 @@ def window_of(window_size: Any) -> tuple[int | None, int | None]:
         except InvalidType: window_size = (window_size,)
     if len(window_size) != 2 or not all(bound is None or hasattr(bound, "__index__") for bound in window_size):
         raise InvalidType("window_size must be (left, right), negative for no bound, one number for both, or None, "
-                          f"but is {given!r}. Use window_size=(128, 0).")
+                          f"but is {shown(given)}. {way_to_window(given, 'window_size')}.")
     left, right = (None if bound is None or bound < 0 else bound for bound in window_size)
     return left, right
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from froghopper._axes import note_of_axes
 from froghopper._call import explain as explain_problem
+from froghopper._errors import InvalidType
 from froghopper._jax_problem import check_derivative, described, fits, kind_of
 from froghopper._library_words import in_python
-from froghopper._words import too_many, translated
+from froghopper._words import named_by, names_said, too_many, translated
 from froghopper.jax import attention
 
 
@@ -36,15 +37,19 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *others: Any, target: s
             check_derivative(call, read)
             passes.append(read | {"grad_o": read["q"]})  # which only says that this is the backward pass
         problems.extend(kind_of(call, of_pass, results).problem(tuple(of_pass.values())) for of_pass in passes)
+    names: dict[str, str] = {}
     try:
+        if isinstance(q, str): raise InvalidType("q must be an array of JAX, but is a str. For a line use "
+                                                 "froghopper.explain.")
         if others: too_many("attention", others)
         defaults: dict[str, Any] = attention.__kwdefaults__ or {}
+        names = names_said("attention", "jax", options, defaults.keys())
         given = defaults | translated("attention", "jax", options, defaults.keys()) | dict(q=q, k=k, v=v)
         jax.eval_shape(look, {name: x for name, x in given.items() if all(map(is_described, leaves_of(x)))})
         told = "\n\n".join(in_python(explain_problem(problem, target or target_of(q))) for problem in problems)
         note = note_of_axes(q.shape, k.shape)
         return f"{told.rstrip()}\naxes         {note}\n" if note else told
-    except Exception as error: return f"not computed {error}"  # also what JAX says of its arrays
+    except Exception as error: return f"not computed {named_by(names, error)}"  # also what JAX says of its arrays
 
 
 def leaves_of(x: Any) -> Any: return x if isinstance(x, tuple) and x else (x,)

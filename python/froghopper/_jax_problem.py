@@ -3,6 +3,7 @@
 # JAX has few types, and mypy runs where it is not installed, too.
 # mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call"
 import contextlib
+import contextvars
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,26 @@ from froghopper._xla_kind import SCALES, Kind, Options
 
 ARRAYS = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv", "block_table", "sink")
 OPTIONS = ("causal", "window", "softcap", "scale", "align", "deterministic", "attention_chunk", "invariant", "max_sms")
+
+# What a compiled program calls fields of the library in its messages, and what the call that is being made calls them.
+NAMES = {"seq_q": "max_seqlen_q", "seq_kv": "max_seqlen_kv", "total_q": "the number of rows of q",
+         "total_kv": "the number of rows of k"}
+_said: contextvars.ContextVar[dict[str, str]] = contextvars.ContextVar("said", default={})
+
+
+@contextlib.contextmanager
+def saying(names: dict[str, str]) -> Iterator[None]:
+    """A call whose arguments have these names: of here -> of there."""
+    before = _said.set(names)
+    try: yield
+    finally: _said.reset(before)
+
+
+def names_now() -> str:
+    """Of fields, as the handlers of src/xla read them."""
+    said = _said.get()
+    names = {field: said.get(name, name) for field, name in NAMES.items()} | said
+    return ";".join(f"{field}={name}" for field, name in names.items())
 
 
 def described(given: dict[str, Any]) -> tuple[Options, tuple[str, ...], Given]:

@@ -22,7 +22,7 @@ from froghopper._torch_calls import FLOAT8, check_dense, check_place, check_tens
 from froghopper._torch_kinds import BARE, check_kinds
 from froghopper._torch_ops import PLAIN
 from froghopper._torch_options import bound_of, whole
-from froghopper._values import counted, from_0_to, wrong_kind
+from froghopper._values import counted, from_0_to, way_to_shape, wrong_kind
 from froghopper._words import named_by
 from froghopper.torch import append_kv, attention, paged_attention
 
@@ -44,7 +44,7 @@ def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None,
                                 f"{name}.contiguous().")
     if k_cache.shape[:3] != v_cache.shape[:3]:
         raise InvalidTensor(f"v_cache must have the rows, seq and heads of k_cache, {list(k_cache.shape[:3])}, but "
-                            f"has the shape {list(v_cache.shape)}. Change one.")
+                            f"has the shape {list(v_cache.shape)}. Give both caches equally many of them.")
     if cu_seqlens_q is not None:
         check_tensor("cu_seqlens_q", cu_seqlens_q)
         check_counts("cu_seqlens_q", cu_seqlens_q, max(cu_seqlens_q.numel(), 1), q)
@@ -122,8 +122,10 @@ def check_new(k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | No
     for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
         wanted = [*rows, *cache.shape[2:]]
         if list(x.shape) != wanted:
-            raise InvalidTensor(f"{name} must be {reads}, here {wanted}, as long as k and with the heads and columns "
-                                f"of the cache, but has the shape {list(x.shape)}. Reshape it.")
+            long = ("as long as k and " * (name == "v")) + "with the heads and columns of the cache"
+            out = way_to_shape(name, x.shape, wanted) if "seq_new" not in wanted else "Add the missing dimensions"
+            raise InvalidTensor(f"{name} must be {reads}, here {wanted}, {long}, but has the shape {list(x.shape)}. "
+                                f"{out}.")
 
 
 def check_counts(name: str, x: Tensor, count: int, q: Tensor) -> None:
@@ -154,13 +156,15 @@ def check_numbers(q: Tensor, rows: int, k: Tensor | None, lengths: dict[str, Any
     if isinstance(used, Tensor): used = used.tolist() if known(used) else []
     elif used is not None:
         if not hasattr(used, "__index__"):
-            wrong_kind("cache_seqlens", used, "a whole number or an int32 tensor [batch]", "one of them")
+            wrong_kind("cache_seqlens", used, "a whole number or an int32 tensor [batch]", "one of them" if not
+                       isinstance(used, (list, tuple)) else "torch.tensor(cache_seqlens, dtype=torch.int32)")
         used = [whole_number("cache_seqlens", used)] * batch
     for at, (count, more) in enumerate(zip(used or [], added)):
         if 0 <= count <= rows - more: continue
         added_rows = f" and {counted(more, 'row')} {'is' if more == 1 else 'are'} added" * (more > 0)
         most = from_0_to(max(rows - more, 0))
-        raise InvalidTensor(f"cache_seqlens[{at}] must be {'from ' * (most != '0')}{most}, as the cache has "
+        of = f"[{at}]" * isinstance(lengths["cache_seqlens"], Tensor)
+        raise InvalidTensor(f"cache_seqlens{of} must be {'from ' * (most != '0')}{most}, as the cache has "
                             f"{counted(rows, 'row')}{added_rows}, but is {count}. Use {most}, or a longer cache.")
     left, index = lengths["cache_leftpad"], lengths["cache_batch_idx"]
     if known(left): check_range("cache_leftpad", left.tolist(), rows)
@@ -182,13 +186,13 @@ def check_ends(name: str, ends: Any, total: int, longest: int) -> None:
     held = ends.tolist()
     if held[0] != 0 or held[-1] > total or any(not 0 <= b - a <= longest for a, b in zip(held, held[1:])):
         raise InvalidTensor(f"{name} must begin with 0, not fall, have at most {counted(longest, 'row')} between two "
-                            f"numbers and end at {total} at most, but is {held}. Change it.")
+                            f"numbers and end at {total} at most, but is {held}. Sum lengths up behind a 0.")
 
 
 def check_range(name: str, held: list[int], most: int) -> None:
     for at, value in enumerate(held):
         if not 0 <= value <= most:
-            raise InvalidTensor(f"{name}[{at}] must be from 0 to {most}, but is {value}. Change it.")
+            raise InvalidTensor(f"{name}[{at}] must be from 0 to {most}, but is {value}. Use {from_0_to(most)}.")
 
 
 def try_once(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor, table: Tensor | None,
@@ -309,7 +313,7 @@ def reshape_and_cache_flash(key: Tensor, value: Tensor, key_cache: Tensor, value
         check_kinds(reshape_and_cache_flash, given, {})
         for name, x in (("key", key), ("value", value)):
             if x.ndim != 3: raise InvalidProblem(f"{name} must be [tokens, heads, dim], but has the shape "
-                                                 f"{list(x.shape)}. Reshape it.") from None
+                                                 f"{list(x.shape)}. Use {name}.reshape(-1, heads, dim).") from None
         raise
 
 

@@ -80,7 +80,7 @@ SENTENCES: list[tuple[str, str]] = [
     (r"invariant is set and dtype(?:_kv)? is \w+; the Hopper kernels .*",
      r"on a GPU, invariant must be False where k and v have 8 bits, but is True. Leave it out, or use tensors on the "
      r"CPU."),
-    (r"invariant is set beside accumulate, attention_chunk or alibi; the Hopper kernels .*",
+    (r"invariant is set with accumulate, attention_chunk or alibi; the Hopper kernels .*",
      r"on a GPU, invariant must be False with accumulate, attention_chunk and alibi_slopes, but is True. Leave it "
      r"out, or use tensors on the CPU."),
     (r"rotary_dim is (\d+); the Hopper kernel rotates columns by multiples of (\d+)\. .*",
@@ -91,7 +91,7 @@ SENTENCES: list[tuple[str, str]] = [
     (r"dtype is f32; the Hopper kernels .*",
      r"on a GPU, q, k and v must be float16 or bfloat16, but are float32. Convert them, or use tensors on the CPU."),
     (r"^o (and \w+ are|at \S+ (?:to \S+ )?and) (.*); o is written while (\w+) is still read\. Give o its own memory.*",
-     r"the result \1 \2; it is written while \3 is still read. Give out, or what accumulate holds, its own memory."),
+     r"out (or what accumulate holds) \1 \2; it is written while \3 is still read. Give it its own memory."),
     (r"(\w+)\.data must be at a multiple of (\d+) bytes, (.*), but is at address (\w+)\. Align it\.",
      r"\1 must begin at a multiple of \2 bytes, \3, but is at address \4. Copy it: \1.copy() in NumPy, \1.clone() in "
      r"PyTorch."),
@@ -123,7 +123,7 @@ SENTENCES: list[tuple[str, str]] = [
      r"rotary_cos must have from 1 to 2^40 rows, one for each position, but has \1. Give longer tables."),
     (r"(?:row (\d+) has position|positions\[(\d+)\] is) (-?\d+) and rotary_rows is (\d+); .*",
      r"the position of row \1\2 must be 0 or more and below \4, the rows of rotary_cos, but is \3. Use longer tables."),
-    (r"(scale_\w) of head (\d+) is (\S+); numbers are divided by it\. .*",
+    (r"(scale_\w) of head (\d+) is (\S+); values are divided by it\. .*",
      r"\1 must be positive, as values are divided by it, but that of head \2 is \3. Use 1 for values that stand for "
      r"themselves."),
     (r"batch (\d+) x seq_(q|kv) (\d+) x heads_q (\d+) is too large; .*",

@@ -10,6 +10,7 @@ from torch import Tensor
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_calls import check_dense, check_floating
 from froghopper._torch_options import check_dtype
+from froghopper._values import way_to_shape
 
 BLOCK_BYTES = 64 * 2**20  # of float32 that are there at once; on a GPU a block of that size fills it
 
@@ -68,14 +69,14 @@ def merge_attn_states(output: Tensor, prefix_output: Tensor, prefix_lse: Tensor,
     for name, x in given.items(): check_floating(name, x)
     for name in given.keys() & {"output", "output_lse"}: check_written(name, given[name])
     if output.ndim != 3: raise InvalidProblem("output must be [tokens, heads, dim], but has the shape "
-                                              f"{list(output.shape)}. Reshape it.")
+                                              f"{list(output.shape)}. Use output.reshape(-1, heads, dim).")
     for name, x in given.items():
         of_lse = name.endswith("_lse")
         wanted = (output.shape[1], output.shape[0]) if of_lse else tuple(output.shape)
         if tuple(x.shape) != wanted:
             raise InvalidTensor(f"{name} must be {'[heads, tokens]' if of_lse else '[tokens, heads, dim]'} "
                                 f"{list(wanted)}, as output is {list(output.shape)}, but has the shape "
-                                f"{list(x.shape)}. Reshape it.")
+                                f"{list(x.shape)}. {way_to_shape(name, x.shape, wanted)}.")
         if x.device != output.device:
             raise InvalidTensor(f"{name} must be on the device of output, {output.device}, but is on {x.device}. Use "
                                 f"{name}.to(output.device).")

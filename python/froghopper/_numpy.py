@@ -22,7 +22,7 @@ from froghopper._numpy_arrays import (Array, Lengths, address, check_array, chec
                                       gates_of, held_arrays_of, key_of, lse_for, lse_shape, max_logit_for, packed_of,
                                       read_lengths, result_shape, slopes_of, strides_of)
 from froghopper._values import Align, flag, plain, type_of
-from froghopper._words import again, named_by, too_many
+from froghopper._words import MISSING, again, named_by, takes_words_of_others, too_many
 
 _calls: dict[Hashable, Call] = {}
 
@@ -127,18 +127,17 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
-def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, window: Window | None = None,
-              softcap: float | None = None, scale: float | None = None, sink: Array | None = None,
-              cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
+def attention(q: Array = MISSING, k: Array = MISSING, v: Array = MISSING, *more: Any, causal: bool = False,
+              window: Window | None = None, softcap: float | None = None, scale: float | None = None,
+              sink: Array | None = None, cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
               seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None, return_lse: bool = False,
               out: Array | None = None, align: Align = "bottom_right", max_sms: int = 0,
               max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, scale_q: ArrayLike | None = None,
               scale_k: ArrayLike | None = None, scale_v: ArrayLike | None = None, dtype: str | None = None,
               out_dtype: DTypeLike | None = None, mean_k: Array | None = None, mean_v: Array | None = None,
-              accumulate: tuple[Array, ...] | None = None,
-              alibi_slopes: ArrayLike | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False, gate: Array | None = None, lse_by_row: bool = False,
-              **others: Any) -> Array | tuple[Array, ...]:
+              accumulate: tuple[Array, ...] | None = None, alibi_slopes: ArrayLike | None = None,
+              attention_chunk: int = 0, invariant: bool = False, return_max_logit: bool = False,
+              gate: Array | None = None, lse_by_row: bool = False, **others: Any) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v of NumPy arrays; with return_lse also the logarithm of the softmax's denominator.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]
@@ -303,6 +302,7 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
                        attention_chunk: int = ..., gate: Array) -> GatedGradients: ...
 
 
+@takes_words_of_others("")
 def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
                        grad_lse: Array | None = None, causal: bool = False, window: Window | None = None,
                        softcap: float | None = None, scale: float | None = None, sink: Array | None = None,

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from froghopper._append import NAMES, AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in
+from froghopper._append import (NAMES, AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in,
+                                way_to_cache)
 from froghopper._call import DTYPES, DTYPES_8_BIT, Strides
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._numpy_8_bit import type_name
@@ -133,11 +134,11 @@ def check_new(new: dict[str, Array], some: Array) -> None:
         if x.ndim not in (3, 4) or x.shape[:-2] != some.shape[:-2]:
             raise InvalidTensor(f"{name} must be [batch, seq, heads, dim], or [tokens, heads, dim] with cu_seqlens or "
                                 f"slot_mapping, with the rows of the others, {list(some.shape[:-2])}, but has the "
-                                f"shape {list(x.shape)}. Reshape it.")
+                                f"shape {list(x.shape)}. Give all equally many rows.")
     for name, other, axis in (("v", "k", -2), ("q", "k", -1)):
         if name in new and other in new and new[name].shape[axis] != new[other].shape[axis]:
             raise InvalidTensor(f"{name} must have the {'heads' if axis == -2 else 'columns'} of {other}, "
-                                f"{new[other].shape[axis]}, but has {new[name].shape[axis]}. Change one.")
+                                f"{new[other].shape[axis]}, but has {new[name].shape[axis]}. Give both equally many.")
 
 
 def check_q_out(q: Array | None, q_out: Array | None) -> Array | None:
@@ -161,7 +162,7 @@ def check_caches(k: Array | None, v: Array | None, k_cache: Array | None, v_cach
         if cache.ndim != 4 or cache.shape != (*lead, *x.shape[-2:]):
             raise InvalidTensor(f"{name}_cache must be [batch or pages, rows, heads, dim], with the rows of the other "
                                 f"cache and the heads and columns of {name}, {list(x.shape[-2:])}, but has the shape "
-                                f"{list(cache.shape)}. Reshape it.")
+                                f"{list(cache.shape)}. {way_to_cache(name, x.shape, cache.shape)}.")
         check_writeable(f"{name}_cache", cache)
         found[f"{name}_cache"] = cache
     return found
@@ -233,7 +234,7 @@ def check_sides(given: Given, sizes: Sizes, tokens: int, q: Array | None, k: Arr
     table = given.block_table
     if table is not None and (table.ndim != 2 or table.shape[0] != sizes.batch):
         raise InvalidTensor(f"block_table must be [batch, columns] with batch {sizes.batch}, but has the shape "
-                            f"{list(table.shape)}. Reshape it.")
+                            f"{list(table.shape)}. Give a row of pages for each sequence.")
     for name, x, beside in (("norm_q", given.norm_q, q), ("norm_k", given.norm_k, k)):
         if x is None: continue
         if beside is None: raise InvalidTensor(f"{name} must be None without {name[-1]}, but is given. Leave it out.")
@@ -280,7 +281,7 @@ def scale_of(name: str, given: Any, cache: Array | None, dtype_kv: str) -> Array
     found = float32_of(name, given)
     if found is None or found.shape not in ((), (1,), (heads,)):
         raise InvalidTensor(f"{name} must be a number, [{heads}], or {list(rows)} for a scale of each row, but has the "
-                            f"shape {list(np.shape(given))}. Reshape it.")
+                            f"shape {list(np.shape(given))}. Give it one of these shapes.")
     return contiguous(found)
 
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from froghopper._call import Packed, Shape, Strides, check_held, check_rank, element_strides, slope_strides
+from froghopper._call import (DTYPES, DTYPES_8_BIT, Packed, Shape, Strides, check_held, check_rank, element_strides,
+                              slope_strides)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._lse import lse_by_row_of
 from froghopper._values import counted, shown, type_of, whole_number, wrong_shape
@@ -40,8 +41,11 @@ def read_one_length(name: str, value: Lengths | None) -> Array | None:
     array = array_of(name, value)
     if array.shape == (0,): array = np.empty(0, np.int32)  # an empty list is one of floats
     if array.dtype.kind not in "iu" or array.ndim != 1:
+        out = f"Use numpy.asarray({name}, \"int32\").ravel()"
+        if array.dtype.kind not in "iuf": out = f"Give a list of ints, such as {name}=[0, {len(array.ravel())}]"
+        elif name.startswith("seqused") and array.ndim == 0: out = f"Use [{name}] * batch"
         raise InvalidType(f"{name} must be a list of whole numbers, but is {array.dtype.name} with the shape "
-                          f"{list(array.shape)}. Use numpy.asarray({name}, \"int32\").ravel().")
+                          f"{list(array.shape)}. {out}.")
     for end in (array.min(initial=0), array.max(initial=0)):
         if not -2**31 <= end < 2**31:
             raise InvalidTensor(f"{name} must fit int32, but holds {end}. Split the batch.")
@@ -113,12 +117,18 @@ def check_is_array(name: str, array: Any) -> None:
     raise InvalidType(f"{name} must be an array of NumPy, but is {type_of(array)}. {out}")
 
 
+WRITTEN = ("out", "q_out")  # a copy of these would be written in their place
+
+
 def check_array(name: str, array: Any, q: Any) -> None:
     """It is an array of NumPy in the type of q, in this machine's byte order."""
     check_is_array(name, array)
     if array.dtype != q.dtype:
-        raise InvalidType(f"{name} must have the type of q, {q.dtype}, but is {array.dtype}. Use "
-                          f"{name}.astype(q.dtype).")
+        if q.dtype.name not in (*DTYPES, *DTYPES_8_BIT, "uint8"):  # no type to follow
+            raise InvalidType(f"q must be float16, float32 or ml_dtypes.bfloat16, but is {q.dtype}. Use "
+                              "q.astype(\"float32\").")
+        out = f"Use numpy.empty({name}.shape, q.dtype)" if name.startswith(WRITTEN) else f"Use {name}.astype(q.dtype)"
+        raise InvalidType(f"{name} must have the type of q, {q.dtype}, but is {array.dtype}. {out}.")
     if not array.dtype.isnative: raise InvalidType(f"{name} must have this machine's byte order, but has the other "
                                                    f"one. Use {name}.astype(\"{array.dtype.name}\").")
 

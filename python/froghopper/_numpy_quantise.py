@@ -9,6 +9,7 @@ from froghopper._errors import InvalidProblem, InvalidType
 from froghopper._numpy_arrays import (Array, Lengths, address, check_array, check_is_array, dense_strides, layout_of,
                                       packed_of, read_lengths, strides_of)
 from froghopper._quantise import check_packed, quantiser, run
+from froghopper._words import takes_words_of_others
 
 
 class Quantised(NamedTuple):
@@ -33,6 +34,7 @@ class Smoothed(NamedTuple):
     mean_v: Array
 
 
+@takes_words_of_others("")
 def quantise(q: Array, k: Array, v: Array, *, dtype: str = "float8_e4m3fn", rotate: bool = True, rotate_seed: int = 0,
              scale_rows: int = SCALE_ROWS, cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
              seqused_q: Lengths | None = None, seqused_kv: Lengths | None = None, max_sms: int = 0,

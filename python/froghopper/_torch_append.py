@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 
 from froghopper import _torch_calls as calls
 from froghopper import _torch_traced as traced
-from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in
+from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in, way_to_cache
 from froghopper._call import Strides, cached, element_strides, flag, number
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_8_bit import own_scales, scale_strides
@@ -21,7 +21,7 @@ from froghopper._torch_calls import (FLOAT8, address, check_dense, check_place, 
                                      stream_of)
 from froghopper._torch_options import Scale, plain, scale_tensor, whole
 from froghopper._torch_ops import PLAIN, _library, check_tangents, modes, register_kernels
-from froghopper._values import counted
+from froghopper._values import counted, way_to_shape
 from froghopper._words import takes_words_of_others
 
 _ready: dict[Hashable, "Ready"] = {}
@@ -268,7 +268,9 @@ def sizes_of(given: Given, options: Options, new: Tensor) -> Sizes:
     flat = new.ndim == 3
     if new.ndim not in (3, 4) or (packed and not flat):
         raise InvalidProblem("k must be [batch, seq, heads, dim], or [tokens, heads, dim] with cu_seqlens or "
-                             f"slot_mapping, but has the shape {list(new.shape)}. Reshape it.")
+                             f"slot_mapping, but has the shape {list(new.shape)}. "
+                             + ("Use k.flatten(0, 1), and v likewise." if new.ndim == 4 else
+                                "Give it one of these shapes."))
     cached_at = given.k_cache if given.k_cache is not None else given.v_cache
     if flat and not packed and given.slot_mapping is None and cached_at is not None:
         raise InvalidProblem("k must be [batch, seq, heads, dim] without cu_seqlens and slot_mapping, but has the "
@@ -281,7 +283,7 @@ def sizes_of(given: Given, options: Options, new: Tensor) -> Sizes:
         batch, seq, total = (1, new.shape[0], -1) if flat else (new.shape[0], new.shape[1], -1)
     if cached_at is not None and cached_at.ndim != 4:
         raise InvalidTensor("k_cache must be [batch or pages, rows, heads, dim], but has the shape "
-                            f"{list(cached_at.shape)}. Reshape it.")
+                            f"{list(cached_at.shape)}. Give the whole cache.")
     return sizes_in(batch, seq, total, None if cached_at is None else cached_at.shape, given.block_table,
                     given.slot_mapping)
 
@@ -316,13 +318,13 @@ def check_rows(given: Given, sizes: Sizes, new: Tensor) -> None:
         wanted = [*lead.shape[:2], *x.shape[-2:]]
         if list(cache.shape) != wanted:
             raise InvalidTensor(f"{name}_cache must be {wanted}, with the heads and columns of {name}, but has the "
-                                f"shape {list(cache.shape)}. Reshape it.")
+                                f"shape {list(cache.shape)}. {way_to_cache(name, x.shape, cache.shape)}.")
         if cache.dtype != lead.dtype:
             raise InvalidType(f"v_cache must be of the type of k_cache, {name_of(lead.dtype)}, but is "
                               f"{name_of(cache.dtype)}. Use v_cache.to(k_cache.dtype).")
     if given.k is not None and given.v is not None and given.k.shape[-2] != given.v.shape[-2]:
-        raise InvalidTensor(f"v must have the heads of k, {given.k.shape[-2]}, but has {given.v.shape[-2]}. Change "
-                            "one.")
+        raise InvalidTensor(f"v must have the heads of k, {given.k.shape[-2]}, but has {given.v.shape[-2]}. Give "
+                            "both equally many.")
     tokens = rows.numel()
     for name, x in (("slot_mapping", given.slot_mapping), ("positions", given.positions)):
         if x is None: continue
@@ -347,7 +349,7 @@ def check_norm(given: Given) -> None:
         if beside is None: raise InvalidTensor(f"{name} must be None without {name[-1]}, but is given. Leave it out.")
         if tuple(x.shape) != (beside.shape[-1],) or not x.is_contiguous():
             raise InvalidTensor(f"{name} must be [{beside.shape[-1]}], dense, a weight for each column, but has the "
-                                f"shape {list(x.shape)}. Reshape it.")
+                                f"shape {list(x.shape)}. {way_to_shape(name, x.shape, beside.shape[-1:])}.")
     both = given.norm_q, given.norm_k
     if both[0] is not None and both[1] is not None and both[0].dtype != both[1].dtype:
         raise InvalidType(f"norm_q must be of the type of norm_k, {name_of(both[1].dtype)}, but is "

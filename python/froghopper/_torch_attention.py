@@ -15,14 +15,14 @@ from froghopper._errors import Error, InvalidProblem, InvalidType, Unsupported
 from froghopper._lse import check_lse_by_row
 from froghopper._torch_calls import FLOAT8, LOOK, check_dense, check_tensor, name_of
 from froghopper._torch_checks import sink_of
-from froghopper._torch_eager import (NO_SIDES, attend, attend_by_row, check_sides, computable, requires_grad,
-                                      turned)
+from froghopper._torch_eager import (NO_SIDES, attend, attend_by_row, check_sides, computable,
+                                      recorded_outside, requires_grad, turned)
 from froghopper._torch_native import ROWS_FIRST
 from froghopper._torch_options import (Align, Scale, bound_of, check_dtype, check_lengths, check_packed, check_slopes,
                                        decided, plain, scale_tensor, whole, window_of)
 from froghopper._torch_paged import from_pages
 from froghopper._values import check_not_8_bit, listed
-from froghopper._words import again, too_many
+from froghopper._words import MISSING, again, too_many
 
 
 @overload
@@ -100,18 +100,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = ..., window: Wi
               lse_by_row: bool = ..., return_max_logit: bool = ...) -> tuple[Tensor, ...]: ...
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, causal: bool = False, window: Window | None = None,
-              softcap: float | None = None, scale: float | None = None, sink: Tensor | None = None,
-              cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None,
+def attention(q: Tensor = MISSING, k: Tensor = MISSING, v: Tensor = MISSING, *more: Any, causal: bool = False,
+              window: Window | None = None, softcap: float | None = None, scale: float | None = None,
+              sink: Tensor | None = None, cu_seqlens_q: Tensor | None = None, cu_seqlens_kv: Tensor | None = None,
               max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, seqused_q: Tensor | None = None,
               seqused_kv: Tensor | None = None, align: Align = "bottom_right", return_lse: bool = False,
               deterministic: bool = False, out: Tensor | None = None, max_sms: int = 0, scale_q: Scale = None,
               scale_k: Scale = None, scale_v: Scale = None, out_dtype: torch.dtype | None = None,
               mean_k: Tensor | None = None, mean_v: Tensor | None = None,
-              accumulate: tuple[Tensor, ...] | None = None,
-              alibi_slopes: Tensor | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False, block_table: Tensor | None = None, gate: Tensor | None = None,
-              lse_by_row: bool = False, **others: Any) -> Tensor | tuple[Tensor, ...]:
+              accumulate: tuple[Tensor, ...] | None = None, alibi_slopes: Tensor | None = None,
+              attention_chunk: int = 0, invariant: bool = False, return_max_logit: bool = False,
+              block_table: Tensor | None = None, gate: Tensor | None = None, lse_by_row: bool = False,
+              **others: Any) -> Tensor | tuple[Tensor, ...]:
     """softmax(scale q k^T + mask) v, with gradients of q, k, v, sink and gate.
 
     q              [batch, seq_q, heads_q, dim], packed [total_q, heads_q, dim]; float16, bfloat16, on the CPU float32
@@ -233,10 +233,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *more: Any, causal: bool = False,
     told = (*options, traced.caller() if torch.compiler.is_compiling() else "")
     scale_q, scale_k, scale_v = (scale_tensor(name, scale, q) for name, scale in zip(ops.SCALES, (scale_q, scale_k,
                                                                                                   scale_v)))
-    with_grad = requires_grad(q, k, v, sink)
+    with_grad = requires_grad(q, k, v, sink) or recorded_outside(q, k, v, sink)
     if gate is not None:
         check_tensor("gate", gate)
-        with_grad |= torch.is_grad_enabled() and gate.requires_grad
+        with_grad |= (torch.is_grad_enabled() and gate.requires_grad) or recorded_outside(gate)
         found: Any = gated.attention(accumulate, out, out_dtype, with_grad, return_lse, return_max_logit, gate,
                                      (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), told)
         of_gate: Tensor | tuple[Tensor, ...] = results_of(

@@ -20,10 +20,24 @@ def check_slopes(slopes: Tensor, q: Tensor, batch: int) -> None:
 def check_tensor(name: str, x: Any, out: str = "") -> None:
     if x is None: raise InvalidType(f"{name} must be a tensor of PyTorch, but is None. Give {name}.")
     if not isinstance(x, Tensor):
-        raise InvalidType(f"{name} must be a tensor of PyTorch, but is {type_of(x)}. Use {out or as_tensor(name)}.")
+        way = f"Use {out or as_tensor(name)}" if hasattr(x, "__len__") and not isinstance(x, str) else filled(name, x)
+        raise InvalidType(f"{name} must be a tensor of PyTorch, but is {type_of(x)}. {way}.")
 
 
-def as_tensor(name: str) -> str: return f"torch.as_tensor({name})"
+WHOLE = ("cu_seqlens", "cu_seq_lens", "seqused", "cache_seqlens", "block_table", "page_table", "cache_leftpad")
+
+
+def as_tensor(name: str) -> str:
+    return f"torch.as_tensor({name}{', dtype=torch.int32' * name.startswith(WHOLE)})"
+
+
+def filled(name: str, x: Any) -> str:
+    """What to give in place of one number, or of what is no numbers at all."""
+    if isinstance(x, (int, float)) and not isinstance(x, bool):
+        if name in ("sink", "s_aux", "alibi_slopes"): return f"Use torch.full((q.shape[-2],), {name})"
+        if name.startswith(("seqused", "cache_")): return f"Use torch.full((batch,), {name}, dtype=torch.int32)"
+        if "scale" in name: return f"Use torch.tensor({name}, dtype=torch.float32)"
+    return "Give a tensor"
 
 
 def check_dense(name: str, x: Any) -> None:

@@ -106,7 +106,7 @@ def in_python(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options:
     q, k, v = computable(q, k, v, False)
     check_sides(sides)
     if not form and not is_compiling(): check_axes(q.shape, k.shape, bool(options[2]))
-    with_grad = requires_grad(q, k, v, sides[0])
+    with_grad = requires_grad(q, k, v, sides[0]) or recorded_outside(q, k, v, sides[0])
     said_by = traced.caller() if is_compiling() else ""
     arguments = (q, k, v, *sides, *options, said_by, return_lse or with_grad, with_grad)
     o, lse = ops.forward_op(*arguments) if is_compiling() else ops.eager_forward(with_grad, *arguments)
@@ -121,6 +121,16 @@ def rows_first(form: int, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tens
 def requires_grad(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> bool:
     return is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (
         sink is not None and sink.requires_grad))
+
+
+def recorded_outside(*tensors: Tensor | None) -> bool:
+    """Whether gradients are recorded outside of a vmap, which hides that from who looks at its tensors."""
+    if is_compiling() or not (transforms_active() and is_grad_enabled()): return False
+    for x in tensors:
+        while x is not None and ops.is_wrapped(x):
+            x = ops.unwrapped(x)
+            if x.requires_grad: return True
+    return False
 
 
 def computable(q: Tensor, k: Tensor, v: Tensor, of_8_bits: bool) -> tuple[Tensor, Tensor, Tensor]:

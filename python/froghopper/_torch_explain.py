@@ -10,13 +10,14 @@ from froghopper import _torch_calls as calls
 from froghopper import _torch_paged as pages
 from froghopper._axes import note_of_axes
 from froghopper._call import explain as explain_problem
+from froghopper._errors import InvalidType
 from froghopper._library_words import in_python
 from froghopper._torch_attention import attention
 from froghopper._torch_8_bit import check_scaled
 from froghopper._torch_calls import FLOAT8, check_tensor
 from froghopper._torch_checks import sink_of
 from froghopper._torch_options import bound_of, decided, scale_tensor, window_of
-from froghopper._words import too_many, translated
+from froghopper._words import named_by, names_said, too_many, translated
 
 DEFAULTS: dict[str, Any] = dict(
     causal=False, window=None, softcap=None, scale=None, sink=None, cu_seqlens_q=None, cu_seqlens_kv=None,
@@ -40,9 +41,12 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
     Where q, k, v or sink requires a gradient, the backward pass is explained too. A contradiction is told, not raised,
     and so is a tensor that is missing.
     """
+    names: dict[str, str] = {}
     try:
+        if isinstance(q, str): raise InvalidType("q must be a tensor of PyTorch, but is a str. For a line use "
+                                                 "froghopper.explain.")
         if others: too_many("attention", others)
-        options = translated("attention", "torch", options, DEFAULTS.keys())
+        names, options = said_and_meant(options)
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
         assert q is not None and k is not None and v is not None
         given = DEFAULTS | options
@@ -57,7 +61,13 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
         note = "" if given["block_table"] is not None else note_of_axes(q.shape, k.shape)
         told = "\n\n".join(in_python(explain_problem(problem, where)) for problem in passes)
         return f"{told.rstrip()}\naxes         {note}\n" if note else told
-    except Exception as error: return f"not computed {error}"  # also what PyTorch says of its tensors
+    except Exception as error: return f"not computed {named_by(names, error)}"  # also what PyTorch says of its tensors
+
+
+def said_and_meant(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
+    """The names that a call uses for arguments of attention, and its options by those."""
+    known = DEFAULTS.keys()
+    return names_said("attention", "torch", options, known), translated("attention", "torch", options, known)
 
 
 def without_memory(x: Any) -> Any:

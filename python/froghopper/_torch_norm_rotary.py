@@ -13,8 +13,11 @@ from froghopper._call import flag, number
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_calls import DTYPES, check_place, check_tensor, name_of
 from froghopper._torch_options import plain
+from froghopper._values import way_to_shape
+from froghopper._words import takes_words_of_others
 
 
+@takes_words_of_others("torch")
 def norm_rotary(q: Tensor, k: Tensor, *, norm_q: Tensor | None = None, norm_k: Tensor | None = None,
                 norm_epsilon: float | None = None, rotary_cos: Tensor | None = None, rotary_sin: Tensor | None = None,
                 positions: Tensor | None = None, rotary_interleaved: bool = False) -> tuple[Tensor, Tensor]:
@@ -47,8 +50,8 @@ def norm_rotary(q: Tensor, k: Tensor, *, norm_q: Tensor | None = None, norm_k: T
                                  "given. Give norm_epsilon, or leave it out.")
         check_side(name, weight, x)
         if tuple(weight.shape) != (x.shape[-1],):
-            raise InvalidTensor(f"{name} must have the shape [dim] {[x.shape[-1]]}, but has {list(weight.shape)}. Use "
-                                f"{name}.reshape({x.shape[-1]}).")
+            raise InvalidTensor(f"{name} must have the shape [dim] {[x.shape[-1]]}, but has {list(weight.shape)}. "
+                                f"{way_to_shape(name, weight.shape, x.shape[-1:])}.")
     check_tables(q, k, rotary_cos, rotary_sin, positions)
     if norm_epsilon is None and rotary_cos is None:
         raise InvalidProblem("norm_epsilon or rotary_cos must be given, but both are None; nothing is left to do. Give "
@@ -65,7 +68,7 @@ def check_rows(name: str, x: Tensor, q: Tensor) -> None:
                           f"{name}.float().")
     if x.ndim not in (3, 4):
         raise InvalidProblem(f"{name} must be [batch, seq, heads, dim] or [tokens, heads, dim], but has the shape "
-                             f"{list(x.shape)}. Reshape it.")
+                             f"{list(x.shape)}. Give it one of these shapes.")
     if x.shape[:-2] != q.shape[:-2] or x.dtype != q.dtype:
         raise InvalidProblem(f"k must have the rows and the type of q, {list(q.shape[:-2])} and {name_of(q.dtype)}, "
                              f"but has {list(x.shape[:-2])} and {name_of(x.dtype)}. "

@@ -21,7 +21,7 @@ from froghopper import _torch_8_bit as scaled
 from froghopper import _torch_calls as calls
 from froghopper import _torch_traced as traced
 from froghopper._axes import check_axes
-from froghopper._call import check_heads
+from froghopper._call import check_heads, check_rank
 from froghopper._errors import Error, Unsupported
 
 INPUTS = ("Tensor q, Tensor k, Tensor v, {0}Tensor? sink, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, "
@@ -61,6 +61,8 @@ function_modes: Any = getattr(torch._C, "_len_torch_function_stack", lambda: 1)
 profiler_enabled: Any = getattr(torch._C._autograd, "_profiler_enabled", lambda: True)
 tracing_state: Any = getattr(torch._C, "_get_tracing_state", lambda: True)
 in_old_vmap: Any = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda x: True)
+is_wrapped: Any = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", lambda x: False)  # by torch.func
+unwrapped: Any = getattr(torch._C._functorch, "get_unwrapped", None)
 PLAIN = (Tensor, torch.nn.Parameter)
 
 
@@ -292,6 +294,7 @@ def fold(info: Any, in_dims: tuple[Any, ...], arguments: tuple[Any, ...], dense:
                               "[heads]. Call without vmap.")
         if name in ("sink", "alibi_slopes"): continue
         moved = x.unsqueeze(0).expand(info.batch_size, *x.shape) if in_dims[at] is None else x.movedim(in_dims[at], 0)
+        if name in ("q", "k", "v"): check_rank(name, moved.shape[1:], packed=False)
         folded[at], batch = moved.flatten(0, 1), moved.shape[1]
     return folded, batch
 

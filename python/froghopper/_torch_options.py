@@ -14,7 +14,7 @@ from froghopper import _c
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._torch_calls import LOOK, check_tensor
 from froghopper._values import Align as Align
-from froghopper._values import Window, check_window, flag, shown, whole_number
+from froghopper._values import Window, check_window, flag, number, shown, whole_number
 
 Scale: TypeAlias = Tensor | float | None
 LARGEST_FLOAT = torch.finfo(torch.float32).max
@@ -23,6 +23,7 @@ LARGEST_FLOAT = torch.finfo(torch.float32).max
 def scale_tensor(name: str, scale: Scale, q: Tensor) -> Tensor | None:
     """A scale of 8-bit numbers that is a number of Python as a tensor; others as they are."""
     if not isinstance(scale, (float, int)): return scale
+    if isinstance(scale, bool): number(name, scale)  # says what is wrong
     if not torch.compiler.is_compiling() and LARGEST_FLOAT < abs(scale) < math.inf:
         raise InvalidProblem(f"{name} must fit float32, but is {shown(scale)}. Give a smaller one.")
     return torch.full((), scale, dtype=torch.float32, device=q.device)
@@ -32,8 +33,9 @@ def plain(read: Any, name: str, value: Any) -> Any:
     """An option that is no tensor; reading one would wait for a GPU."""
     if isinstance(value, Tensor):
         gradient = "; for its gradient multiply q by it" * (name == "scale")
-        raise InvalidType(f"{name} must be a number of Python, as reading a tensor would wait for its device, but is "
-                          f"a tensor. Use {name}.item(){gradient}.")
+        kind = "True or False" if read is flag else "a number of Python"
+        raise InvalidType(f"{name} must be {kind}, as reading a tensor would wait for its device, but is a tensor. Use "
+                          f"{name}.item(){gradient}.")
     return read(name, value)
 
 

@@ -15,6 +15,7 @@ from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, address, ch
                                      threads_for, workspace_of)
 from froghopper._torch_ops import check_tangents
 from froghopper._torch_options import bound_of, check_dtype, check_lengths, whole
+from froghopper._words import takes_words_of_others
 
 
 class Quantised(NamedTuple):
@@ -39,6 +40,7 @@ class Smoothed(NamedTuple):
     mean_v: Tensor
 
 
+@takes_words_of_others("torch")
 def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.float8_e4m3fn, rotate: bool = True,
              rotate_seed: int = 0, scale_rows: int = SCALE_ROWS, cu_seqlens_q: Tensor | None = None,
              cu_seqlens_kv: Tensor | None = None, max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None,

@@ -7,13 +7,14 @@ from torch import Tensor
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from froghopper import _torch_traced as traced
+from froghopper._axes import unlike
 from froghopper._errors import Error, InvalidProblem, Unsupported, warn_user
 from froghopper._torch_calls import DTYPES, LOOK, check_tensor
 from froghopper._torch_eager import NO_SIDES, attend
 from froghopper._torch_kinds import BARE, check_kinds
 from froghopper._torch_native import HEADS_FIRST
 from froghopper._torch_options import decided, plain, whole
-from froghopper._values import flag, number
+from froghopper._values import LARGEST_SCALE, flag, number, shown, type_of
 from froghopper._words import named_by, takes_words_of_others
 
 HEADS = {"heads_q": "the number of heads of query", "heads_kv": "the number of heads of key"}
@@ -64,8 +65,7 @@ def in_words(error: Error, tensors: tuple[Any, Any, Any], names: dict[str, str] 
                                             ("value", value, "key", key, "seq", -2),
                                             ("value", value, "key", key, "heads", -3)):
             if x.shape[at] == like.shape[at]: continue
-            return InvalidProblem(f"{name} must have the {axis} of {of}, {like.shape[at]}, but has {x.shape[at]}: "
-                                  f"their shapes are {list(x.shape)} and {list(like.shape)}. Change one.")
+            return unlike(name, x.shape, of, like.shape, axis, x.shape[at], like.shape[at])
     return named_by(names, error)
 
 
@@ -84,17 +84,22 @@ def compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
         raise Unsupported("attn_mask is a triangle at the lower right, which this function does not compute. Use "
                           "froghopper.torch.attention, whose causal mask is that one.")
     if attn_mask is not None:
-        raise Unsupported("attn_mask is given; froghopper computes no mask of numbers. For a lower triangle "
-                          "use is_causal=True; for a band froghopper.torch.attention with window, for keys that are "
-                          "padding with seqused_kv. Where such padding meets causal or window, give "
+        kind = f"a tensor {list(attn_mask.shape)}" if isinstance(attn_mask, Tensor) else type_of(attn_mask)
+        raise Unsupported(f"attn_mask must be None, as froghopper computes no mask of numbers, but is {kind}. For a "
+                          "lower triangle use is_causal=True; for a band froghopper.torch.attention with window, for "
+                          "keys that are padding with seqused_kv. Where such padding meets causal or window, give "
                           "align=\"top_left\" or seqused_q too.")
-    if dropout_p != 0: raise Unsupported(f"dropout_p must be 0, as froghopper drops no weights, but is {dropout_p}. "
-                                         "Use dropout_p=0.0.")
+    if dropout_p != 0: raise Unsupported(f"dropout_p must be 0, as froghopper drops no weights, but is "
+                                         f"{shown(dropout_p)}. Use dropout_p=0.0.")
     if query.dtype == key.dtype == value.dtype == torch.float64:
         say_once("query, key and value are float64, which froghopper does not compute; PyTorch's own attention does.")
         found: Tensor = of_pytorch(query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
         return found
-    if isinstance(scale, (int, float)) and scale < 0: query, scale = -query, -scale  # exact: a sign of each product
+    if isinstance(scale, (int, float)) and not isinstance(scale, bool):
+        if not -LARGEST_SCALE <= scale <= LARGEST_SCALE:
+            raise InvalidProblem(f"scale must be from -2^127 to 2^127, but is {shown(scale)}. Use scale=None for "
+                                 "1/sqrt(dim).")
+        if scale < 0: query, scale = -query, -scale  # exact: a sign of each product
     if query.shape[-1] % MULTIPLE or value.shape[-1] % MULTIPLE:
         if scale is None: scale = query.shape[-1] ** -0.5
         o = scaled_dot_product_attention(widened(query), widened(key), widened(value), None, 0.0, is_causal, scale,
@@ -113,8 +118,8 @@ def usual(query: Any, key: Any, value: Any, is_causal: Any, scale: Any, enable_g
           max_sms: Any) -> bool:
     """What needs nothing but the native operators, which exchange strides: they check the rest."""
     if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)): return False
-    if not ((is_causal is True or is_causal is False) and query.dtype in DTYPES and
-            (scale is None or (type(scale) is float and scale >= 0)) and type(max_sms) is int): return False
+    if not ((is_causal is True or is_causal is False) and query.dtype in DTYPES and type(max_sms) is int and
+            (scale is None or (type(scale) is float and 0 <= scale <= LARGEST_SCALE))): return False
     q, k, v = query.shape, key.shape, value.shape
     if not len(q) == len(k) == len(v) == 4: return False
     return bool(q[0] == k[0] == v[0] and k[1] == v[1] and (q[1] == k[1] or enable_gqa is True) and
@@ -146,7 +151,7 @@ def heads_fourth(query: Tensor, key: Tensor, value: Tensor,
         except RuntimeError:
             raise InvalidProblem("query, key and value must have dimensions before heads that are equal or "
                                  f"1, but have the shapes {list(query.shape)}, {list(key.shape)} and "
-                                 f"{list(value.shape)}. Change one.") from None
+                                 f"{list(value.shape)}. Give all three one batch.") from None
     made = []
     for x, count in zip(all_three, heads):
         if x.shape[:-3] != lead or x.shape[-3] != count: x = x.expand(*lead, count, *x.shape[-2:])
@@ -164,7 +169,7 @@ def shared_heads(tensors: list[Tensor]) -> list[int]:
         grouped = heads[1] == heads[2] and heads[0] % max(heads[1], 1) == 0
         raise InvalidProblem("query, key and value must have equally many heads, or 1, without enable_gqa, but have "
                              f"{heads[0]}, {heads[1]} and {heads[2]}. "
-                             f"{'Use enable_gqa=True.' if grouped else 'Change one.'}")
+                             f"{'Use enable_gqa=True' if grouped else 'Give all three one number of heads'}.")
     return [most, of_kv, of_kv]
 
 

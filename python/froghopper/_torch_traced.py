@@ -6,6 +6,8 @@ An operator that is traced gets the text of caller() as its last option, and its
 the function that the user called, when it is traced and when it runs, long after that function has returned.
 """
 import os
+import sys
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,10 +38,19 @@ def place() -> Place:
     try: stack = list(context.extract_stack())
     except Exception: return Place((), None)  # a PyTorch that has no such thing, or something else under its name
     ours = [os.path.abspath(frame.filename).startswith(HERE) for frame in stack]
-    if True not in ours or ours[0]: return Place((), None)
-    first = ours.index(True)
-    user = stack[first - 1]
-    return Place(tuple(frame.name for frame, own in zip(stack, ours) if own), (user.filename, user.lineno or 0))
+    if True not in ours: return Place((), None)
+    entrances = tuple(frame.name for frame, own in zip(stack, ours) if own)
+    if ours[0]: return Place(entrances, line_outside())  # what is compiled is a function of the package itself
+    user = stack[ours.index(True) - 1]
+    return Place(entrances, (user.filename, user.lineno or 0))
+
+
+def line_outside() -> tuple[str, int] | None:
+    """Where the call stands that made PyTorch trace: the first line outside of it and of the package."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", __package__):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def line_of_axes() -> tuple[str, int] | None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What froghopper.torch says of its arguments, in the words of transformers' attention interface: the names that models
 hand over, and the module or the field of its config that a value comes from."""
+import re
 from typing import Any
 
 import torch
@@ -20,11 +21,17 @@ NAMES = {"q": "query", "k": "key", "v": "value", "causal": "is_causal", "scale":
 FIELDS = {"softcap": ("attn_logit_softcapping", "attn_logit_softcap"), "sliding_window": ("sliding_window",),
           "scaling": ("query_pre_attn_scalar", "attention_multiplier"), "attention_chunk": ("attention_chunk_size",)}
 LAYOUT = "[batch, heads, rows, dim]"
+# Ways out that only who writes the layer could take -> those of who calls a model.
+OF_MODELS = [(r"Use query\.(float|bfloat16)\(\).*", "Use model.float(), or on a GPU model.bfloat16()."),
+             (r"Pad query and key .*", EAGER)]
 
 
 def in_words(error: Error, tensors: tuple[Any, Any, Any], module: Any = None) -> Error:
     """tensors: query, key and value. module: the layer, where it is known."""
     error = sdpa.in_words(error, tensors, NAMES)
+    text = str(error)
+    for found, put in OF_MODELS: text = re.sub(found, put, text)
+    error.args = (text,)
     if module is not None: error.args = (str(error) + source_of(str(error).partition(" ")[0], module),)
     return error
 
@@ -46,7 +53,7 @@ def check_arguments(query: Any, key: Any, value: Any, others: dict[str, Any]) ->
         if x is not None: check_kind(name, x)
     for name, x in tensors.items():
         if x.ndim == 4: continue
-        raise InvalidProblem(f"{name} must be {LAYOUT}, but has the shape {list(x.shape)}. Reshape it.")
+        raise InvalidProblem(f"{name} must be {LAYOUT}, but has the shape {list(x.shape)}. Give all four.")
 
 
 # Keywords of attention functions that change what is computed, and are not computed here.

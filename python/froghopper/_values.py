@@ -50,10 +50,21 @@ def listed(words: Sequence[str]) -> str:
 
 
 def wrong_shape(name: str, found: Sequence[int], wanted: Sequence[int]) -> NoReturn:
+    raise InvalidTensor(f"{name} must have the shape {list(wanted)}, but has {list(found)}. "
+                        f"{way_to_shape(name, found, wanted)}.")
+
+
+def way_to_shape(name: str, found: Sequence[int], wanted: Sequence[int]) -> str:
+    """What makes an array of the shape that is wanted, in PyTorch, NumPy and JAX alike. Axes in another order are
+    exchanged: a reshape would put numbers into other rows without a word."""
     count, needed = math.prod(found), math.prod(wanted)
-    out = (f"Use {name}.reshape({', '.join(map(str, wanted)) or '()'})" if count == needed else
-           f"Give it {counted(needed, 'number')}, not {count}")
-    raise InvalidTensor(f"{name} must have the shape {list(wanted)}, but has {list(found)}. {out}.")
+    if count != needed: return f"Give it {counted(needed, 'number')}, not {count}"
+    real, asked = [n for n in found if n != 1], [n for n in wanted if n != 1]
+    if real == asked or sorted(real) != sorted(asked):
+        return f"Use {name}.reshape({', '.join(map(str, wanted)) or '()'})"
+    turned = [at for at, extent in enumerate(found) if len(found) == len(wanted) and extent != wanted[at]]
+    if len(turned) == 2: return f"Use {name}.swapaxes({turned[0]}, {turned[1]})"
+    return "Put its axes into that order"
 
 
 def how_to_give(out: str, value: Any) -> str:
@@ -79,8 +90,14 @@ def number(name: str, value: Any) -> float:
     except (TypeError, ValueError): wrong_kind(name, value, "a number", "a float")
 
 
+ZERO_IS_NONE = ("attention_chunk", "max_sms", "sm_margin")
+
+
 def whole_number(name: str, value: Any) -> int:
-    if is_bool(value) or not hasattr(value, "__index__"): wrong_kind(name, value, "a whole number", "an int")
+    if is_bool(value) or not hasattr(value, "__index__"):
+        out = f"the int {int(value)}" if isinstance(value, float) and value.is_integer() else "an int"
+        if value is None and name in ZERO_IS_NONE: out = f"{name}=0"
+        wrong_kind(name, value, "a whole number", out)
     try: found = int(value.__index__())
     except (TypeError, ValueError, OverflowError): wrong_kind(name, value, "a whole number", "an int")
     if not -2**63 <= found < 2**63:
@@ -126,7 +143,7 @@ def check_window(window: Window | None, causal: bool = False) -> tuple[int, int]
     found = tuple(window) if isinstance(window, (tuple, list)) else ()
     if len(found) != 2:
         raise InvalidType("window must be (left, right), keys before and after, None or -1 for no bound, but is "
-                          f"{shown(window)}. Use window=(128, 0), or None for no window.")
+                          f"{shown(window)}. {way_to_window(window)}.")
     left, right = (_c.ALL if bound is None else whole_number(f"window[{i}]", bound) for i, bound in enumerate(found))
     if left >= _c.ALL <= right and not (causal and right > 0): return left, right
     given = tuple(None if bound == _c.ALL else bound for bound in (left, right))
@@ -137,6 +154,17 @@ def check_window(window: Window | None, causal: bool = False) -> tuple[int, int]
                              f"{given}. Use window={bounds} for no bound there, or window={counts}.")
     raise InvalidProblem("window must end with 0 or None where causal is True, as a causal query attends to no later "
                          f"key, but is {given}. Use window=({bounds[0]}, 0), or causal=False.")
+
+
+def way_to_window(given: Any, name: str = "window") -> str:
+    """What to write in place of what is no pair, with its own numbers."""
+    if isinstance(given, (tuple, list)) and len(given) == 1: given = given[0]
+    if getattr(given, "shape", None) == (2,) and hasattr(given, "tolist"): return f"Use {name}=tuple({name}.tolist())"
+    if is_bool(given) or not isinstance(given, int) or given >= 2**63:
+        return f"Use {name}=(128, 0), or None for no window"
+    if given < 0: return f"Use {name}=None for no window"
+    both = f", or {name}=({given}, {given}) to both sides" * bool(given)
+    return f"Use {name}=({given}, 0) for the keys before{both}"
 
 
 def check_scale(scale: Any, name: str = "scale") -> float:

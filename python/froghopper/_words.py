@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar, cast
 from froghopper._errors import Error, InvalidType, Unsupported
 from froghopper._values import shown, type_of
 
+MISSING: Any = None  # of arguments that must be given: the function says so itself, also of their names elsewhere
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Meant alike in all libraries: their word -> words of functions here, of which a function has at most one.
@@ -40,8 +41,10 @@ NEAR = {
     "sliding_window_size": ("window", "window_size"), "context_lens": ("seqused_kv", "seqused_k"),
     "k_scale": ("scale_k", "k_descale"), "v_scale": ("scale_v", "v_descale"), "q": ("query",), "k": ("key",),
     "v": ("value",), "key_cache": ("k_cache", "k"), "value_cache": ("v_cache", "v"), "k_cache": ("k",),
-    "v_cache": ("v",), "query": ("q",), "key": ("k",), "value": ("v",), "k_descale": ("scale_k",),
+    "v_cache": ("v",), "dout": ("grad_o",), "do": ("grad_o",), "softmax_lse": ("lse",),
+    "query": ("q",), "key": ("k",), "value": ("v",), "k_descale": ("scale_k",),
     "v_descale": ("scale_v",), "causal": ("is_causal",), "cu_seqlens_kv": ("seqused_kv", "cu_seqlens"),
+    "cu_seqlens_k": ("seqused_kv", "cu_seqlens"), "seqused_k": ("cache_seqlens",), "seqused_kv": ("cache_seqlens",),
     "cu_seqlens_k_new": ("cu_seqlens",), "max_seqlen_k_new": ("max_seqlen",),
     "interleaved": ("rotary_interleaved",), "is_neox": ("rotary_interleaved",), "cos": ("rotary_cos",),
     "sin": ("rotary_sin",), "cos_sin_cache": ("rotary_cos", "rotary_sin"), "rotary_seqlens": ("positions",),
@@ -51,12 +54,16 @@ NEAR = {
 NOTES = {
     "causal": " It aligns the first query with the first key, as PyTorch does; causal=True of "
               "froghopper.torch.attention aligns the last ones.",
+    **dict.fromkeys(("sliding_window", "sliding_window_size"),
+                    " It is a pair here: (sliding_window - 1, 0) with causal=True, as a sliding_window counts the "
+                    "query's own key too."),
     "is_neox": " It is the opposite: True for pairs of neighbours.",
 }
 # What a function says that has nothing of the kind.
 MORE = {
     "scaled_dot_product_attention": " It has PyTorch's arguments alone; froghopper.torch.attention has more, for "
                                     "[batch, seq, heads, dim].",
+    "flash_attn_func": " flash_attn_varlen_func has lengths of sequences, flash_attn_with_kvcache those of a cache.",
     "append_kv": " It attends to nothing: froghopper.torch.paged_attention does.",
 }
 # What a function says that is not given these.
@@ -90,7 +97,7 @@ ONLY: dict[str, tuple[Any, str]] = {
     "only_qv": (False, "a second query is not computed here. Append its columns to those of q, and v's to k"),
     "dynamic_causal": (None, "causal is one for all sequences here. Call once for those that are causal"),
     "output_scale": (None, "o is not quantised here. Quantise it after the call"),
-    **dict.fromkeys(("mask_mod", "score_mod", "aux_tensors", "aux_tensor_leading_dims", "rel_bias"),
+    **dict.fromkeys(("block_mask", "mask_mod", "score_mod", "aux_tensors", "aux_tensor_leading_dims", "rel_bias"),
                     (None, "masks and scores are not written by the caller here. Use causal, window, attention_chunk, "
                            "softcap or alibi_slopes")),
     **dict.fromkeys(("block_sparse_tensors", "gather_kv_indices", "gather_kv_valid_length"),
@@ -153,22 +160,37 @@ def arguments_of(function: Callable[..., Any]) -> frozenset[str]:
 def translated_call(function: Callable[..., Any], module: str, given: tuple[Any, ...], words: dict[str, Any],
                     known: Collection[str]) -> Any:
     """A call with words of which some are not known. Its errors name arguments as the caller does."""
-    name = function.__name__
-    own = translated(name, module, words, known)
-    names = {shaped(own_word(name, module, word, value, known), word, value): word
-             for word, value in words.items() if word not in known and not ignored(word, value)}
+    own = translated(function.__name__, module, words, known)
+    names = names_said(function.__name__, module, words, known)
     tell(names)
     try: return function(*given, **own)
     except Error as error: raise named_by(names, error)
+    except RuntimeError as error:
+        if type(error).__name__ in QUOTING: raise named_by(names, error)
+        raise
 
 
-def named_by(names: Mapping[str, str], error: Error) -> Error:
+# Errors of frameworks whose texts are sentences of the package, or have one in them.
+QUOTING = ("JaxRuntimeError", "XlaRuntimeError", "TorchRuntimeError")
+
+
+def names_said(function: str, module: str, words: dict[str, Any], known: Collection[str]) -> dict[str, str]:
+    """Names of here -> those that the caller has used for them."""
+    return {shaped(own_word(function, module, word, value, known), word, value): word
+            for word, value in words.items() if word not in known and not ignored(word, value)}
+
+
+E = TypeVar("E", bound=Exception)
+
+
+def named_by(names: Mapping[str, str], error: E) -> E:
     """The error, with its arguments' names of here as those of there. A name that is a word of the language too is one
     only in front of what follows an argument; a single letter is none. A pair here that is one number there is in
     brackets: "(window)"."""
     plain = {name.strip("()"): word for name, word in names.items()}
     words = [name if "_" in name or len(name) == 1 else
-             rf"(?:(?<=_tensor\()|(?<=asarray\()){name}(?=\))|{name}(?= must\b| is\b|=|\[)" for name in plain]
+             rf"(?:(?<=_tensor\()|(?<=asarray\()|(?<=tuple\()){name}(?=[),.])|"
+             rf"{name}(?= must\b| is\b|=|\[|\.[a-z_]+\(|\)\. )" for name in plain]
     text = re.sub(rf"\b({'|'.join(words)})\b", lambda found: plain[found[0]], str(error)) if words else str(error)
     for word in {word for word in plain.values() if [*plain.values()].count(word) > 1}:  # said once
         text = re.sub(rf"\b{word}(\S*)(?:, {word}\1)*(?:,? and {word}\1)+(?!\w)", rf"{word}\1", text)
@@ -176,7 +198,7 @@ def named_by(names: Mapping[str, str], error: Error) -> Error:
         if name[0] != "(" or not re.match(rf"{word}(\[\d\])? must", text): continue
         for found, put in OF_ONE_NUMBER: text = re.sub(found, put, text)
     error.args = (text,)
-    return error
+    return error if str(error) == text else type(error)(text)  # JAX's keeps its text elsewhere
 
 
 OF_ONE_NUMBER = [(r"\[[01]\](?= must)", ""), (r"\(left, right\), keys before and after,", "keys to both sides,"),

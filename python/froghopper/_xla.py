@@ -248,7 +248,7 @@ def lowered_for(platform: str) -> Callable[..., Any]:
     """The rule by which the primitive becomes a call of the library."""
     def rule(context: Any, *operands: Any, kind: Kind) -> Any:
         register()
-        problem = kind.problem(context.avals_in)
+        problem = kind.problem(context.avals_in, looked=True)
         types = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in kind.result_types(context.avals_in)]
         results = kind.results
         if bytes_needed := workspace_bytes(problem, platform):
@@ -261,7 +261,7 @@ def lowered_for(platform: str) -> Callable[..., Any]:
         def call(*arrays: jax.Array) -> list[jax.Array]:
             function = jax.ffi.ffi_call(TARGET, types, input_output_aliases=shared)
             found = function(*arrays, problem=library().line(problem), operands=" ".join(kind.names),
-                             results=" ".join(results))
+                             results=" ".join(results), names=kind.options.names)
             return list(found)[:len(kind.results)]
         return mlir.lower_fun(call, multiple_results=True)(context, *operands)
     return rule

@@ -47,6 +47,7 @@ class Options(NamedTuple):
     invariant: bool = False
     max_sms: int = 0
     types: Types | None = None
+    names: str = ""  # of fields, for messages of a program that runs when nobody is there to say them otherwise
 
 
 class Copies(NamedTuple):
@@ -91,12 +92,13 @@ class Kind(NamedTuple):
         words = dims[self.packed].replace(Q_HEADS, "hg").split()
         return [Q_HEADS if word == "hg" else word for word in words]
 
-    def problem(self, arrays: Sequence[Any]) -> _c.Problem:
-        """arrays: anything with shapes and types. Raises what describe raises."""
+    def problem(self, arrays: Sequence[Any], looked: bool = False) -> _c.Problem:
+        """arrays: anything with shapes and types. Raises what describe raises. looked: at whether axes are exchanged,
+        when the arrays were as the user gave them."""
         of = dict(zip(self.names, arrays))
         q, k, v = (of[name].shape for name in "qkv")
         options = self.options._asdict()
-        longest_q, longest_kv = options.pop("max_seqlen_q"), options.pop("max_seqlen_kv")
+        longest_q, longest_kv, _ = (options.pop(name) for name in ("max_seqlen_q", "max_seqlen_kv", "names"))
         options |= dict(seqused="seqused_q" in of or "seqused_kv" in of, sink="sink" in of, gate="gate" in of,
                         alibi="alibi_slopes" in of)
         if self.paged:
@@ -107,7 +109,7 @@ class Kind(NamedTuple):
             return quantising((q, k, v), of["q"].dtype.name, packed=packed, seqused=options["seqused"],
                               max_sms=self.options.max_sms, **self.copies._asdict()).problem
         return describe(q, k, v, of["q"].dtype.name, backward=self.backward, packed=packed, accumulate=self.merges,
-                        max_logit="max_logit" in self.results, **options)
+                        max_logit="max_logit" in self.results, layout_is_known=looked, **options)
 
     def lengths_in_pages(self, of: dict[str, Any]) -> Paged:
         """Of arrays of these names, where k and v are pools: None for a bound is all rows that there are."""

@@ -26,9 +26,10 @@ import jax
 
 from froghopper._call import Window, cached
 from froghopper._jax_arrays import Array, Given, varying_alike
-from froghopper._jax_problem import check_derivative, described, fits, in_users_words, kind_of, results_of
+from froghopper._jax_problem import (check_derivative, described, fits, in_users_words, kind_of, names_now, results_of,
+                                     saying)
 from froghopper._values import Align
-from froghopper._words import again, too_many
+from froghopper._words import MISSING, again, names_said, too_many
 from froghopper._xla import compute, in_explicit_mesh, is_explicit
 from froghopper._xla_kind import SCALES, WHOLE_NUMBERS, Options
 
@@ -125,16 +126,16 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
-def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, window: Window | None = None,
-              softcap: float | None = None, scale: float | None = None, sink: Array | None = None,
-              cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None, max_seqlen_q: int | None = None,
-              max_seqlen_kv: int | None = None, seqused_q: Array | None = None, seqused_kv: Array | None = None,
-              return_lse: bool = False, deterministic: bool = False, align: Align = "bottom_right",
-              accumulate: tuple[Array, ...] | None = None,
+def attention(q: Array = MISSING, k: Array = MISSING, v: Array = MISSING, *more: Any, causal: bool = False,
+              window: Window | None = None, softcap: float | None = None, scale: float | None = None,
+              sink: Array | None = None, cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None,
+              max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, seqused_q: Array | None = None,
+              seqused_kv: Array | None = None, return_lse: bool = False, deterministic: bool = False,
+              align: Align = "bottom_right", accumulate: tuple[Array, ...] | None = None,
               alibi_slopes: Array | None = None, attention_chunk: int = 0, invariant: bool = False,
-              return_max_logit: bool = False, max_sms: int = 0, gate: Array | None = None,
-              scale_q: Scale = None, scale_k: Scale = None, scale_v: Scale = None, out_dtype: Any = None,
-              mean_k: Array | None = None, mean_v: Array | None = None, block_table: Array | None = None,
+              return_max_logit: bool = False, max_sms: int = 0, gate: Array | None = None, scale_q: Scale = None,
+              scale_k: Scale = None, scale_v: Scale = None, out_dtype: Any = None, mean_k: Array | None = None,
+              mean_v: Array | None = None, block_table: Array | None = None,
               **others: Any) -> Array | tuple[Array, ...]:
     """softmax(scale q k^T + mask) v; with return_lse also the logarithm of the softmax's denominator.
 
@@ -195,9 +196,11 @@ def attention(q: Array, k: Array, v: Array, *more: Any, causal: bool = False, wi
     """
     if more: too_many("attention", more)
     if others:
-        made: Array | tuple[Array, ...] = again(attention, "jax", locals())
-        return made
+        with saying(names_said("attention", "jax", others, attention.__kwdefaults__ or {})):
+            made: Array | tuple[Array, ...] = again(attention, "jax", locals())
+            return made
     options, results, arrays = described(locals())
+    if any(isinstance(x, jax.core.Tracer) for x in arrays.values()): options = options._replace(names=names_now())
     key = (options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
     cached(_fit, key, lambda: fits(options, arrays))
     with in_users_words():

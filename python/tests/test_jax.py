@@ -233,7 +233,7 @@ def test_what_only_the_numbers_show():
             jax.block_until_ready(attention(q, k, v, cu_seqlens_q=np.asarray(ends_q), cu_seqlens_kv=ends_kv))
         assert "RuntimeError" in type(refused.value).__name__
     # An error that JAX raises later, while the result is awaited, has the words of the C interface.
-    with pytest.raises(Exception, match="INVALID_ARGUMENT.*(max_seqlen_q must be at least 5, the rows of .* 3|seq_q)"):
+    with pytest.raises(Exception, match="INVALID_ARGUMENT.*(max_seqlen_q must be at least 7, the rows of .* 3|seq_q)"):
         jax.block_until_ready(attention(q, k, v, cu_seqlens_q=np.asarray([0, 5, 12]), cu_seqlens_kv=ends_kv,
                                         max_seqlen_q=3, max_seqlen_kv=20))
     assert np.isfinite(attention(q[None], k[None], v[None])).all()  # the next call is as if nothing had been

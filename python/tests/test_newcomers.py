@@ -302,3 +302,11 @@ def test_bytes_that_are_no_type():
 ])
 def test_third_list(call, says):
     with pytest.raises(froghopper.Error, match=says): call()
+
+
+def test_the_table_of_files_names_each_file():
+    """Of docs/9-python.md; an installed package has no documents beside it."""
+    page = PACKAGE.parent.parent / "docs" / "9-python.md"
+    if not page.exists(): pytest.skip("the sources are not here")
+    table = page.read_text().partition("## Files of python/froghopper")[2]
+    assert set(re.findall(r"`(\w+\.py)`", table)) == {path.name for path in PACKAGE.glob("*.py")}

@@ -63,7 +63,8 @@ def names(error, argument): return re.search(rf"\b{argument}", str(error))
 def arguments():
     """Of each function; of one that is there twice those that matter there."""
     for name, (function, _) in CALLS.items():
-        for argument in inspect.signature(function).parameters:
+        for argument, kind in inspect.signature(function).parameters.items():
+            if kind.kind is kind.VAR_POSITIONAL: continue  # has no name to be given by
             if "packed" not in name or argument in OF_LENGTHS: yield name, argument
 
 

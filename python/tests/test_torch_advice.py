@@ -49,7 +49,7 @@ def test_heads_that_are_fewer():
     same([scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2)], [wanted])
     refused(lambda: scaled_dot_product_attention(q[:, :3], k, v), "must .*, but have 3, 2 and 2",
             ValueError)
-    refused(lambda: scaled_dot_product_attention(q, k, v[:, :1].repeat(1, 4, 1, 1)), "Change one", ValueError)
+    refused(lambda: scaled_dot_product_attention(q, k, v[:, :1].repeat(1, 4, 1, 1)), "one number of heads", ValueError)
 
 
 def test_layouts():

@@ -153,3 +153,38 @@ def test_gradcheck_with_the_tolerances_of_the_documents():
         warnings.simplefilter("ignore")  # PyTorch's, about float32
         assert torch.autograd.gradcheck(lambda *x: attention(*x, causal=True), (q, k, v), eps=1e-2, atol=1e-2,
                                         rtol=1e-2, nondet_tol=0)
+
+
+def plain(x): return attention(*x, causal=True)
+
+
+@pytest.mark.parametrize("call", [
+    plain, lambda x: attention(*x, causal=True, return_max_logit=True)[0],
+    lambda x: attention(*x, causal=True, return_lse=True)[0], lambda x: attention(*x, causal=True, gate=x[0])])
+@pytest.mark.parametrize("axes", [(0, 0, 0), (0, None, None), (1, 1, 1)])
+def test_gradients_of_what_vmap_hides(call, axes):
+    """Inside of vmap no tensor says that it requires a gradient outside."""
+    tensors = [drawn(*(2, 2)[axis is None:], 9, 2, 8, seed=at, grad=True) for at, axis in enumerate(axes)]
+    cut = [[x.select(axis, at) if axis is not None else x for x, axis in zip(tensors, axes)] for at in range(2)]
+    mapped = torch.func.vmap(lambda *x: call(x), axes)
+    found, wanted = mapped(*tensors), torch.stack([call(x) for x in cut])
+    weights = drawn(*found.shape, seed=9)
+    same([found], [wanted])
+    wanted_gradients = torch.autograd.grad(wanted, tensors, weights)
+    same(torch.autograd.grad(found, tensors, weights), wanted_gradients)
+    of_function = torch.func.grad(lambda *x: (mapped(*x) * weights).sum(), (0, 1, 2))
+    same(of_function(*(x.detach() for x in tensors)), wanted_gradients)
+    with torch.no_grad(): assert not mapped(*tensors).requires_grad
+
+
+def test_what_vmap_hides_from_results_without_gradients():
+    q, k, v = qkv(2, 2, 9, 2, 8, grad=True)
+    narrow = [x.to(torch.float8_e4m3fn) for x in (k, v)]
+    with pytest.raises(NotImplementedError, match="gradient"):
+        torch.func.vmap(lambda q, k, v: attention(q, k, v, scale_k=1.0, scale_v=1.0))(q.half(), *narrow)
+
+
+def test_an_example_of_vmap_is_shown_as_it_is():
+    """Not with the shape that it is computed in."""
+    with pytest.raises(ValueError, match=r"q must be \[batch, seq, heads, dim\] .* but has the shape \[9, 2, 8\]"):
+        torch.func.vmap(lambda *x: plain(x))(*qkv(2, 9, 2, 8))

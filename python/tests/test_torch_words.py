@@ -105,6 +105,13 @@ def test_exchanged_axes_are_warned_of_where_code_is_traced(function, backend):
         call(*EXCHANGED)  # once
 
 
+def test_exchanged_axes_where_a_function_of_the_package_is_compiled_itself():
+    torch._dynamo.reset()
+    with pytest.warns(UserWarning, match="300 heads of 16 queries and 4 keys") as told:
+        torch.compile(attention, backend="eager")(*EXCHANGED, EXCHANGED[1])
+    assert [each.filename for each in told if "300 heads" in str(each.message)] == [__file__]
+
+
 def test_what_is_left_to_pytorch_is_told_at_the_line_of_the_user():
     from froghopper import _torch_sdpa
     _torch_sdpa._told.clear()

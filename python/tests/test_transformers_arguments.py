@@ -99,7 +99,7 @@ WORDS = [
     (dict(value=drawn(2, 4, 4, 16)), "value must have the seq of key, 5, but has 4"),
     (HALF | dict(query=drawn(2, 3, 5, 16)), "the number of heads of key must divide the number of heads of query, 3"),
     (dict(key=drawn(2, 4, 5, 16).half()), r"key must have the type of query, float32, .* Use key.to\(query.dtype\)"),
-    (dict(query=drawn(2, 4, 5, 16).int()), r"query must be float16 or .*, but is int32. Use query.float\(\)"),
+    (dict(query=drawn(2, 4, 5, 16).int()), r"query must be float16 or .*, but is int32. Use model.float\(\)"),
     (dict(key=None), "key must be a tensor of PyTorch, but is None"),
     (dict(query=drawn(5, 16)), r"query must be \[batch, heads, rows, dim\], but has the shape \[5, 16\]"),
     (dict(scaling=-1.0), "scaling must be from 0 to 2.127, but is -1.0. Use scaling=None"),
@@ -257,6 +257,21 @@ def test_ways_out():
         else:
             with pytest.raises(NotImplementedError, match="position_bias is given"): model(ids)
     assert froghopper.transformers.register("frog_two") == "frog_two"
+
+
+def test_ways_out_of_models():
+    """What who calls a model can do: neither its query nor its head dim is theirs."""
+    sizes = dict(intermediate_size=96, num_hidden_layers=1, num_attention_heads=4, vocab_size=61)
+    ids = torch.arange(9)[None]
+    wide = transformers.LlamaModel._from_config(transformers.LlamaConfig(hidden_size=64, **sizes),
+                                                attn_implementation=NAME).double()
+    with pytest.raises(TypeError, match="are float64. Use model.float.., or on a GPU model.bfloat16..[.]$"): wide(ids)
+    wide.float()(ids)
+    odd = transformers.LlamaModel._from_config(transformers.LlamaConfig(hidden_size=48, **sizes),
+                                               attn_implementation=NAME)
+    with pytest.raises(NotImplementedError, match="value is 12. Use attn_implementation=.eager"): odd(ids)
+    odd.set_attn_implementation("eager")
+    odd(ids)
 
 
 @pytest.mark.parametrize("given, sentence", [

@@ -19,17 +19,17 @@ std::string registers_of(const KernelSpec& kernel) {
               counted(resources->spill_bytes, "byte"), resources->origin);
 }
 
-std::string drawing_of(const Order& order, bool draws) {
-  if (!draws) return "one for each CTA, without a ticket";
-  if (order.late_tiles == 0) return "drawn late";
-  if (order.late_tiles == no_bound<int>) return "drawn early";
-  return text("drawn late after items of {} and more", counted(order.late_tiles, "kv tile"));
+std::string fetching_of(const Order& order, bool has_tickets) {
+  if (!has_tickets) return "one for each CTA, without a ticket";
+  if (order.deferred_tiles == 0) return "deferred fetch";
+  if (order.deferred_tiles == no_bound<int>) return "eager fetch";
+  return text("deferred fetch after items of {} and more", counted(order.deferred_tiles, "kv tile"));
 }
 
-std::string order_line(const Order& order, const char* head, bool draws = true) {
+std::string order_line(const Order& order, const char* head, bool has_tickets = true) {
   std::string line =
       text("\n  order      {}, {}; in sections of {} of {}", counted(order.items, "work item"),
-           drawing_of(order, draws), order.section, counted(order.pairs, text("(sequence, {}) pair", head)));
+           fetching_of(order, has_tickets), order.section, counted(order.pairs, text("(sequence, {}) pair", head)));
   if (order.in_sections < order.pairs) line += text(", the last {} as one", order.pairs - order.in_sections);
   return line;
 }
@@ -41,7 +41,7 @@ std::string step_lines(const ForwardStep& step) {
                            v.dims.qk, v.dims.v, counted(v.tiles.stages, "K and V stage"), fwd_q_stages(v));
   lines += text("\n  warps      {}, {} of {} query rows{}", counted(fwd_producer_groups(v), "producer warpgroup"),
                 counted(fwd_consumers(v), "consumer"), m_tile_rows,
-                fwd_sharers(v) > 1 ? ", the same ones, each with half of o's columns" : "");
+                fwd_consumers_per_m_tile(v) > 1 ? ", the same ones, each with half of o's columns" : "");
   if (fwd_dequantises_on_load(v))
     lines += text("\n  dequantise {} to f16, by {} producer warps; {} tiles as in memory on their way",
                   name_of(v.kv.dtype), fwd_dequantises_in_four_warps(v) ? 4 : 2, fwd_stored_stages(v));
@@ -52,11 +52,12 @@ std::string step_lines(const ForwardStep& step) {
     lines += text("\n  order      {} side by side, each of {}; no tickets", counted(step.even.classes, "head"),
                   counted(step.even.ctas / step.even.classes, "CTA"));
   else
-    lines += order_line(order, "head", step.draws);
+    lines += order_line(order, "head", step.has_tickets);
   if (order.tail > 0) lines += text(", the lightest {} of {} q tiles last", order.tail, order.items_of_pair);
   if (v.pack_gqa)
     lines += text("\n  PackGQA    {} a tile, {} of each",
-                  counted(step.pack.heads, "query head shares", "query heads share"), counted(step.pack.rows, "row"));
+                  counted(step.pack_gqa.heads, "query head shares", "query heads share"),
+                  counted(step.pack_gqa.rows, "row"));
   if (fwd_splits_evenly(v))
     lines += "\n  split-KV   the keys of all tiles so that each CTA has equally many";
   else if (step.parts.most > 1)
@@ -152,7 +153,7 @@ std::string launch_lines(const Launch& launch) {
   lines += text("\n  registers  {}", registers_of(kernel));
   lines += text("\n  shared     {:.1f} KiB of {:.0f} KiB", kernel.smem_bytes / 1024.0, smem_bytes_per_cta / 1024.0);
   return lines + text("\n  grid       {} of {} threads{}", counted(launch.grid, "CTA"), kernel.threads,
-                      launch.alone ? ", each on an SM of its own" : "");
+                      launch.one_cta_an_sm ? ", each on an SM of its own" : "");
 }
 
 std::string time_line(const Plan& plan, const Device& device) {

@@ -34,7 +34,7 @@ Result<void> run(const fh_plan& plan, const fh_tensors& tensors, void* workspace
 
 namespace {
 
-// o and lse have no rows: all of them are written. Gradients of keys that nobody attends to are written too, and
+// o and lse have no rows: all of them are written. Gradients of keys that no row attends to are written too, and
 // max_logit.
 bool writes_nothing(const Problem& p) { return p.op == FH_FORWARD && p.rows_q() == 0 && !p.max_logit; }
 

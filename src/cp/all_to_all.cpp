@@ -13,9 +13,9 @@ namespace {
 // A tensor [batch, rows, heads, dim] of which every rank computes some heads.
 struct Headed {
   Buffer buffer;
-  int64_t heads, part, dim, number;                          // of all ranks, of one; bytes of a number
-  int64_t line() const { return part * dim * number; }       // bytes of a row's part
-  int64_t all_line() const { return heads * dim * number; }  // of a whole row
+  int64_t heads, part, dim, element_bytes;                          // of all ranks, of one; bytes of an element
+  int64_t line() const { return part * dim * element_bytes; }       // bytes of a row's part
+  int64_t all_line() const { return heads * dim * element_bytes; }  // of a whole row
 };
 
 class AllToAll {
@@ -52,10 +52,18 @@ class AllToAll {
     for (Step& step : steps) b_.add(std::move(step));
   }
   Place& heads_of(Buffer buffer) { return heads_[static_cast<size_t>(buffer)]; }
-  Headed q(Buffer buffer, int64_t number) const { return {buffer, b_.heads_q, part_q_, b_.dim_qk, number}; }
-  Headed o(Buffer buffer, int64_t number) const { return {buffer, b_.heads_q, part_q_, b_.dim_v, number}; }
-  Headed k(Buffer buffer, int64_t number) const { return {buffer, b_.heads_kv, part_kv_, b_.dim_qk, number}; }
-  Headed v(Buffer buffer, int64_t number) const { return {buffer, b_.heads_kv, part_kv_, b_.dim_v, number}; }
+  Headed q(Buffer buffer, int64_t element_bytes) const {
+    return {buffer, b_.heads_q, part_q_, b_.dim_qk, element_bytes};
+  }
+  Headed o(Buffer buffer, int64_t element_bytes) const {
+    return {buffer, b_.heads_q, part_q_, b_.dim_v, element_bytes};
+  }
+  Headed k(Buffer buffer, int64_t element_bytes) const {
+    return {buffer, b_.heads_kv, part_kv_, b_.dim_qk, element_bytes};
+  }
+  Headed v(Buffer buffer, int64_t element_bytes) const {
+    return {buffer, b_.heads_kv, part_kv_, b_.dim_v, element_bytes};
+  }
 
   Builder b_;
   const int64_t parts_, place_, part_q_, part_kv_;
@@ -92,7 +100,7 @@ Place AllToAll::scatter(const Headed& t, Exchange& group) {
   const Place whole = b_.workspace(b_.batch * all_ * t.line());
   for (int64_t step = 0; step < parts_; ++step) {
     const int64_t to = peer(step), from = peer(-step);
-    const Place columns{t.buffer, head(t, peer_place(step)) * t.dim * t.number};
+    const Place columns{t.buffer, head(t, peer_place(step)) * t.dim * t.element_bytes};
     if (step == 0) {
       for (const Range& range : b_.shard)
         for (int64_t b = 0; b < b_.batch; ++b)
@@ -135,12 +143,12 @@ Place AllToAll::scatter_lines(Buffer buffer, Buffer only_with, Exchange& group, 
 
 // All rows of this rank's heads go to who holds them, and the other heads of this rank's rows come in.
 void AllToAll::gather(const Headed& t, Place from, Exchange& group, std::vector<Step>& after) {
-  const bool rounds = t.number == 4 && b_.job.rounds();
+  const bool rounds = t.element_bytes == 4 && b_.job.rounds();
   const int64_t count = b_.batch * b_.rows * t.heads * t.dim;
   const Place home = rounds ? b_.workspace(count * 4) : Place{t.buffer, 0};
   for (int64_t step = 0; step < parts_; ++step) {
     const int64_t to = peer(step), source = peer(-step);
-    const Place columns = home + head(t, peer_place(-step)) * t.dim * t.number;
+    const Place columns = home + head(t, peer_place(-step)) * t.dim * t.element_bytes;
     if (step == 0) {
       for (const Range& range : b_.shard)
         for (int64_t b = 0; b < b_.batch; ++b)
@@ -214,13 +222,13 @@ void AllToAll::attend() {
 }
 
 void AllToAll::forward() {
-  const int64_t lines = b_.batch * part_q_, number = b_.job.out_element();
-  heads_of(Buffer::o) = b_.workspace(lines * all_ * b_.dim_v * number);
+  const int64_t lines = b_.batch * part_q_, element_bytes = b_.job.out_element();
+  heads_of(Buffer::o) = b_.workspace(lines * all_ * b_.dim_v * element_bytes);
   heads_of(Buffer::lse) = b_.workspace(lines * all_ * 4);
   attend();
   Exchange group{"heads of o, lse", {}, {}};
   std::vector<Step> after;
-  gather(o(Buffer::o, number), heads_of(Buffer::o), group, after);
+  gather(o(Buffer::o, element_bytes), heads_of(Buffer::o), group, after);
   gather_lse(heads_of(Buffer::lse), group, after);
   b_.exchange(std::move(group));
   b_.add(Wait{});
@@ -228,8 +236,9 @@ void AllToAll::forward() {
 }
 
 void AllToAll::backward() {
-  const int64_t number = between_.out_element();
-  const Headed tensors[] = {q(Buffer::grad_q, number), k(Buffer::grad_k, number), v(Buffer::grad_v, number)};
+  const int64_t element_bytes = between_.out_element();
+  const Headed tensors[] = {q(Buffer::grad_q, element_bytes), k(Buffer::grad_k, element_bytes),
+                            v(Buffer::grad_v, element_bytes)};
   if (b_.whole.sink) b_.add(Fill{{Buffer::grad_sink, 0}, 0, b_.heads_q});
   for (const Headed& t : tensors) heads_of(t.buffer) = b_.workspace(b_.batch * all_ * t.line());
   attend();

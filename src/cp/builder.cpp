@@ -66,9 +66,9 @@ size_t Builder::problem(const fh_problem& p) {
   return made.problems.size() - 1;
 }
 
-KeyPlaces Builder::keys(int64_t count, int64_t number) {
-  const Place k = workspace(batch * count * k_row(number));
-  return {k, workspace(batch * count * v_row(number)), count};
+KeyPlaces Builder::keys(int64_t count, int64_t element_bytes) {
+  const Place k = workspace(batch * count * k_row(element_bytes));
+  return {k, workspace(batch * count * v_row(element_bytes)), count};
 }
 
 int64_t row_in(const std::vector<Range>& ranges, int64_t row) {
@@ -94,11 +94,12 @@ void Builder::move_rows(std::vector<Transfer>& to, int64_t peer, Place buffer, i
 }
 
 void Builder::move_keys(std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, const std::vector<Range>& all,
-                        const std::vector<Range>& there, const std::vector<Range>& ranges, int64_t number) const {
+                        const std::vector<Range>& there, const std::vector<Range>& ranges,
+                        int64_t element_bytes) const {
   const int64_t count = rows_of(all);
   for (const Together& part : together(placed(all, ranges), placed(there, ranges))) {
-    move_rows(to, peer, keys.k, count, part.a, part.rows, k_row(number));
-    move_rows(to, peer, keys.v, count, part.a, part.rows, v_row(number));
+    move_rows(to, peer, keys.k, count, part.a, part.rows, k_row(element_bytes));
+    move_rows(to, peer, keys.v, count, part.a, part.rows, v_row(element_bytes));
   }
 }
 
@@ -177,10 +178,10 @@ void Builder::begin(bool with_merging, size_t first_merged) {
   for (size_t part = 0; part < parts.size(); ++part) {
     const Range range = parts[part];
     const int64_t words = lines * range.rows();
-    const bool alone = parts.size() == 1 && (job.backward() || !merges);
-    lse_.push_back(alone ? Place{Buffer::lse, 0} : workspace(words * 4));
-    grad_lse_.push_back(alone || !job.backward() ? Place{Buffer::grad_lse, 0} : workspace(words * 4));
-    if (job.backward() && !alone) {
+    const bool one_call = parts.size() == 1 && (job.backward() || !merges);
+    lse_.push_back(one_call ? Place{Buffer::lse, 0} : workspace(words * 4));
+    grad_lse_.push_back(one_call || !job.backward() ? Place{Buffer::grad_lse, 0} : workspace(words * 4));
+    if (job.backward() && !one_call) {
       add(Copy{lse_.back(), range.rows() * 4, {Buffer::lse, range.begin * 4}, rows * 4, range.rows() * 4, lines});
       add(Copy{grad_lse_.back(),
                range.rows() * 4,
@@ -217,8 +218,8 @@ Attend Builder::call(fh_problem p, const Piece& first, bool with_sink, const Blo
   p.accumulate = merged;
   if (merged) p.sink = whole.sink && job.backward() && with_sink;
   const int64_t q_row = heads_q * dim_qk, o_row = heads_q * dim_v;
-  const auto own = [&](Buffer buffer, int64_t row_values, int64_t number) {
-    return Operand{{buffer, first.row * row_values * number}, rows};
+  const auto own = [&](Buffer buffer, int64_t row_values, int64_t element_bytes) {
+    return Operand{{buffer, first.row * row_values * element_bytes}, rows};
   };
   Attend a{};
   a.row = row_at(shard, first.row), a.key = key_in(block.parts, first.key);
@@ -230,11 +231,11 @@ Attend Builder::call(fh_problem p, const Piece& first, bool with_sink, const Blo
   if (!job.backward()) {
     a.o = merged ? Operand{o_ + (first.row - o_first_) * o_row * 4, rows - o_first_} : own(Buffer::o, o_row, element);
   } else {
-    const int64_t number = merges ? 4 : element;
+    const int64_t element_bytes = merges ? 4 : element;
     a.o = own(Buffer::o, o_row, element), a.grad_o = own(Buffer::grad_o, o_row, element);
     a.grad_q = merges ? Operand{grad_q + first.row * q_row * 4, rows} : own(Buffer::grad_q, q_row, element);
-    a.grad_k = {grads.k + first.key * k_row(number), grads.rows};
-    a.grad_v = {grads.v + first.key * v_row(number), grads.rows};
+    a.grad_k = {grads.k + first.key * k_row(element_bytes), grads.rows};
+    a.grad_v = {grads.v + first.key * v_row(element_bytes), grads.rows};
     if (p.sink) a.grad_sink = {Buffer::grad_sink, 0};
   }
   a.problem = problem(p);

@@ -48,10 +48,10 @@ class Builder {
   void exchange(Exchange group);
   size_t problem(const fh_problem& p);
 
-  // Bytes of a row of k and v; `element` bytes a number.
-  int64_t k_row(int64_t number) const { return heads_kv * dim_qk * number; }
-  int64_t v_row(int64_t number) const { return heads_kv * dim_v * number; }
-  KeyPlaces keys(int64_t rows, int64_t number);  // workspace for k and v rows of all sequences
+  // Bytes of a row of k and v; element_bytes an element.
+  int64_t k_row(int64_t element_bytes) const { return heads_kv * dim_qk * element_bytes; }
+  int64_t v_row(int64_t element_bytes) const { return heads_kv * dim_v * element_bytes; }
+  KeyPlaces keys(int64_t rows, int64_t element_bytes);  // workspace for k and v rows of all sequences
   KeyPlaces own_keys() const { return {{Buffer::k, 0}, {Buffer::v, 0}, rows}; }
   void clear(const KeyPlaces& keys);  // f32
 
@@ -66,7 +66,7 @@ class Builder {
   // The same of k and v together: rows `ranges`, which lie among those of `all`, here, and among those of `there` in
   // the peer's buffer. What follows each other in both is one transfer.
   void move_keys(std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, const std::vector<Range>& all,
-                 const std::vector<Range>& there, const std::vector<Range>& ranges, int64_t number) const;
+                 const std::vector<Range>& there, const std::vector<Range>& ranges, int64_t element_bytes) const;
 
   // Rows `range` of one buffer to another.
   void copy_rows(Place to, const std::vector<Range>& to_ranges, Place from, const std::vector<Range>& from_ranges,

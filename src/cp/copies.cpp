@@ -11,7 +11,7 @@
 //           each after the work that it stands for, so that a word of n or more says that the work of n is done.
 //           While the upper half is 0, nothing else ends a wait.
 // Cancel    With an upper half of 1 the word is larger than every number. What a slow peer writes afterwards changes
-//           the lower half alone, so all waits that are in the streams end. On the host a cancelled transport refuses
+//           only the lower half, so all waits that are in the streams end. On the host a cancelled transport refuses
 //           further exchanges and waits.
 // Numbers   begin with 1, since words are 0 at first. They do not wrap: a word of 2^32 - 1 would end waits for 0. After
 //           that one `exchange` fails.

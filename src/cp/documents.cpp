@@ -17,9 +17,9 @@ size_t document_of(const Job& job, int64_t row) {
 
 Range document(const Job& job, size_t at) { return {job.documents[at], job.documents[at + 1]}; }
 
-std::optional<Sight> sight_in(const Job& job, size_t at, Range rows, Range keys) {
+std::optional<MaskRange> mask_range_in(const Job& job, size_t at, Range rows, Range keys) {
   const Range all = document(job, at);
-  return sight(job.whole, common(rows, all), common(keys, all));
+  return mask_range(job.whole, common(rows, all), common(keys, all));
 }
 
 // Documents that may have rows of both: the first and the last one.
@@ -75,7 +75,7 @@ std::vector<Sequence> sequences_of(const Job& job, const std::vector<Range>& sha
       const int64_t key = parts[static_cast<size_t>(&keys - buffer.data())].at;
       const auto [first, last] = documents_of(job, rows, keys);
       for (size_t at = first; at <= last; ++at) {
-        const std::optional<Sight> s = sight_in(job, at, rows, keys);
+        const std::optional<MaskRange> s = mask_range_in(job, at, rows, keys);
         if (!s) continue;
         const Range mine = common(rows, document(job, at));
         const Piece piece{0,
@@ -148,16 +148,16 @@ double Run::pairs() const {
 }
 
 // Between two documents that both meet the rows and the keys, rows and keys are the same: they attend to their own.
-std::optional<Range> seen(const Job& job, Range rows, Range keys) {
+std::optional<Range> attended_keys(const Job& job, Range rows, Range keys) {
   if (rows.empty() || keys.empty()) return std::nullopt;
   if (!job.packed()) {
-    const std::optional<Sight> s = sight(job.whole, rows, keys);
+    const std::optional<MaskRange> s = mask_range(job.whole, rows, keys);
     return s ? std::optional(s->keys) : std::nullopt;
   }
   std::optional<Range> hull;
   const auto [first, last] = documents_of(job, rows, keys);
   for (const size_t at : {first, last})
-    if (const std::optional<Sight> s = sight_in(job, at, rows, keys))
+    if (const std::optional<MaskRange> s = mask_range_in(job, at, rows, keys))
       hull = hull ? Range{hull->begin, s->keys.end} : s->keys;
   return hull;
 }

@@ -37,7 +37,7 @@ struct Run {
 
 // The keys that rows attend to, in their own documents where there are any; they have no gap. Nothing where no row has
 // a key. keys: of all ranks, the rows' own, or others.
-std::optional<Range> seen(const Job& job, Range rows, Range keys);
+std::optional<Range> attended_keys(const Job& job, Range rows, Range keys);
 
 // The documents that have a row of these, from the first row of the first to the end of the last; without documents all
 // rows.

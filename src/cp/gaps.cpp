@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cp: calls that leave rows out. A rank of the layout that divides each document has two chunks of every document, and
-// to a later rank's keys only the second of each attends. Calls that merge leave rows alone that are not theirs, so one
-// call has the second chunks of all documents.
+// to a later rank's keys only the second of each attends. Calls that merge do not touch rows that are not theirs, so
+// one call has the second chunks of all documents.
 #include "src/cp/documents.hpp"
 
 namespace froghopper::cp {

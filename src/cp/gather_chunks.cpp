@@ -74,7 +74,8 @@ Range second_half(const std::vector<Range>& shard) {
   return shard.size() > 1 ? last : Range{last.end - cut_at(last.rows() / 2, last.rows()), last.end};
 }
 
-// Of the rows that merge, the last ones; backward, where all do, of those that have calls of their own beside others.
+// Of the rows that merge, the last ones; backward, where all do, of those that have calls of their own in addition to
+// others.
 int64_t first_merging(const Job& job, const std::vector<Range>& shard) {
   if (job.backward()) return second_half(shard).begin;
   const Range all = job.whole.window_right == 0 ? second_half(shard) : shard.back();
@@ -90,11 +91,11 @@ Division division_of(const Job& job, int64_t rank) {
   const int64_t left = windowed ? std::min(job.whole.window_left, job.rows()) : job.rows();
   const int64_t row = windowed ? shard.front().begin + left : first_merging(job, shard);
   d.parts = divided(shard, row);
-  int64_t seen = std::max<int64_t>(0, shard.front().begin - left);
+  int64_t attended = std::max<int64_t>(0, shard.front().begin - left);
   for (const Range& part : d.parts) {
     const int64_t end = causal ? part.end : job.rows();
-    if (!windowed || part.begin < row) add_arrivals(job, rank, {seen, end}, d);
-    seen = std::max(seen, end);
+    if (!windowed || part.begin < row) add_arrivals(job, rank, {attended, end}, d);
+    attended = std::max(attended, end);
     d.needed.push_back(windowed && part.begin >= row ? 0 : d.rows);
     d.single += !job.backward() && (windowed || part.begin < row);
   }
@@ -132,7 +133,8 @@ class GatherInChunks {
   GatherInChunks(const Job& job, int64_t rank, Division division)
       : b_(job, rank, division.parts), division_(std::move(division)) {}
   void place_keys();
-  void move(std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, int64_t at, int64_t rows, int64_t number);
+  void move(std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, int64_t at, int64_t rows,
+            int64_t element_bytes);
   void fetch(int64_t chunk);
   void attend_own(size_t part);
   void send_gradients();
@@ -147,7 +149,7 @@ class GatherInChunks {
   std::vector<Division> readers_;  // in the order in which this rank sends to them
   KeyPlaces gathered_;
   std::vector<std::vector<Part>> placed_;  // of each chunk: where its keys lie, in the order of arrival
-  std::vector<Part> own_;                  // likewise own keys beside them
+  std::vector<Part> own_;                  // likewise own keys with them
   bool copied_ = false;                    // these
   KeyPlaces home_, partial_;               // gradients of own keys, and of those that have arrived
   std::vector<KeyPlaces> from_;            // of own keys by each reader
@@ -209,7 +211,7 @@ void GatherInChunks::place_keys() {
     for (const Arrival& a : chunk_of(b_.job, division_, chunk))
       placed_.back().push_back({a.keys, at -= a.keys.rows()});
   }
-  int64_t end = 0;  // of own keys that parts with one call attend to beside others
+  int64_t end = 0;  // of own keys that parts with one call attend to in addition to others
   for (size_t i = 0; i < division_.single; ++i)
     if (division_.needed[i] > 0) end = b_.whole.window_right == 0 ? division_.parts[i].end : b_.job.rows();
   int64_t rows = division_.rows;
@@ -222,9 +224,9 @@ void GatherInChunks::place_keys() {
 
 // Of K and of V, or their gradients, rows whose elements have so many bytes.
 void GatherInChunks::move(std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, int64_t at, int64_t rows,
-                          int64_t number) {
-  b_.move_rows(to, peer, keys.k, keys.rows, at, rows, b_.k_row(number));
-  b_.move_rows(to, peer, keys.v, keys.rows, at, rows, b_.v_row(number));
+                          int64_t element_bytes) {
+  b_.move_rows(to, peer, keys.k, keys.rows, at, rows, b_.k_row(element_bytes));
+  b_.move_rows(to, peer, keys.v, keys.rows, at, rows, b_.v_row(element_bytes));
 }
 
 void GatherInChunks::fetch(int64_t chunk) {
@@ -285,7 +287,7 @@ void GatherInChunks::attend_single(int64_t from, int64_t to) {
   }
 }
 
-// The keys of a rank that a reader has seen, in the order in which they arrived there.
+// The keys of a rank that a reader attends to, in the order in which they arrived there.
 std::vector<Arrival> owned(const Division& reader, int64_t rank) {
   std::vector<Arrival> all;
   for (const Arrival& a : reader.arrivals)

@@ -17,7 +17,7 @@ Job job_between_groups(const Job& job, int64_t parts) {
   between.ranks = job.ranks / parts, between.members = job.members * parts, between.heads_ranks = 0;
   between.whole.heads_q = job.whole.heads_q / parts;
   between.whole.heads_kv = std::max<int64_t>(1, job.whole.heads_kv / parts);
-  // Several ranks contribute to dK and dV of a head that they share; these, and dQ beside them, are rounded at home.
+  // Several ranks contribute to dK and dV of a head that they share; these, and dQ with them, are rounded at home.
   if (job.backward() && job.whole.heads_kv % parts != 0) between.out = FH_F32;
   return between;
 }

@@ -247,11 +247,11 @@ std::string why_not(const Job& job, fh_cp_scheme scheme) {
                 p.window_right, other);
   if (ring && p.alibi)
     return text(
-        "alibi is set: blocks of the ring are not level with their queries. Use {} with a causal mask, or "
+        "alibi is set: blocks of the ring do not keep the distances of keys. Use {} with a causal mask, or "
         "FH_CP_ALL_TO_ALL.",
         other);
   if (gather && p.alibi && p.window_right != 0)
-    return "alibi is set without a causal mask: the keys fetched are not level with their queries. Use "
+    return "alibi is set without a causal mask: the keys fetched do not keep their distances. Use "
            "FH_CP_ALL_TO_ALL.";
   const size_t documents = job.packed() ? job.documents.size() - 1 : 0;
   if ((scheme == FH_CP_ALL_TO_ALL || on_grid(scheme)) && job.by_document() && documents > most_documents)

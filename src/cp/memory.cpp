@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp: what a plan on the CPU does to memory beside attention.
+// cp: what a plan on the CPU does to memory in addition to attention.
 #include "src/cp/memory.hpp"
 
 #include <cstring>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp: a transport over NCCL. An exchange is one group of sends and receives, on the stream of the run or beside it on
-// one of the caller's, ordered by events.
+// cp: a transport over NCCL. An exchange is one group of sends and receives, on the stream of the run or concurrently
+// on one of the caller's, ordered by events.
 #include <froghopper/cp.h>
 
 #include <chrono>

@@ -34,8 +34,8 @@ bool join(Piece& last, const Piece& next) {
   return true;
 }
 
-std::optional<Sight> sight(const fh_problem& whole, Range rows, Range keys) {
-  Sight s;
+std::optional<MaskRange> mask_range(const fh_problem& whole, Range rows, Range keys) {
+  MaskRange s;
   const int64_t left = whole.window_left, right = whole.window_right;
   s.keys = keys;
   if (left != FH_ALL && left < rows.begin) s.keys.begin = std::max(keys.begin, rows.begin - left);
@@ -61,7 +61,7 @@ std::vector<Piece> pieces_of(const fh_problem& whole, const std::vector<Range>& 
   for (size_t chunk = 0; chunk < shard.size(); row += shard[chunk].rows(), ++chunk) {
     const size_t first = pieces.size();
     for (const Part& part : parts) {
-      const std::optional<Sight> s = sight(whole, shard[chunk], part.keys);
+      const std::optional<MaskRange> s = mask_range(whole, shard[chunk], part.keys);
       if (!s) continue;
       Piece piece{chunk,   row,     shard[chunk].rows(), part.at + s->keys.begin - part.keys.begin, s->keys.rows(),
                   s->left, s->right};
@@ -76,7 +76,7 @@ std::vector<Range> needed(const Job& job, const std::vector<Range>& shard, const
   for (const Range& keys : owner) {
     Range hull{keys.end, keys.begin};
     for (const Range& rows : meeting(shard, documents_with(job, keys))) {
-      const std::optional<Range> s = seen(job, rows, keys);
+      const std::optional<Range> s = attended_keys(job, rows, keys);
       if (s) hull = {std::min(hull.begin, s->begin), std::max(hull.end, s->end)};
     }
     if (!hull.empty()) all.push_back(hull);

@@ -10,8 +10,8 @@
 namespace froghopper::cp {
 
 // Query i of `rows` attends to key j of keys.rows() where i - left <= j <= i + right; FH_ALL is no bound. Every other
-// row and key of the whole sequence is out of sight or not here.
-struct Sight {
+// row and key of the whole sequence is masked or not here.
+struct MaskRange {
   Range keys;  // of the whole sequence: those that any row attends to
   int64_t left = FH_ALL, right = FH_ALL;
   bool full() const { return left == FH_ALL && right == FH_ALL; }
@@ -19,7 +19,7 @@ struct Sight {
 
 // Nothing where no row attends to a key. The rows' first key may not lie after those of the first row: the ring is
 // refused for masks where it would.
-std::optional<Sight> sight(const fh_problem& whole, Range rows, Range keys);
+std::optional<MaskRange> mask_range(const fh_problem& whole, Range rows, Range keys);
 
 // Keys that lie one after the other in a buffer, from row `at` of it on.
 struct Part {

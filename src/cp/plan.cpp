@@ -106,7 +106,7 @@ Result<Candidate> choose(const Job& job, const char* target, bool on_gpu, std::v
   std::vector<Candidate>& all = *found;
   if (all.size() > 1 || job.scheme == FH_CP_AUTO)
     for (const Candidate& c : all)
-      why.push_back(text("{}: {:.1f} us, workspace of {} beside attention's own", name_of(c.job, c.scheme),
+      why.push_back(text("{}: {:.1f} us, workspace of {} in addition to attention's own", name_of(c.job, c.scheme),
                          c.seconds * 1e6, counted(c.bytes, "byte")));
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
   if (job.scheme != FH_CP_AUTO) return all.front();

@@ -89,13 +89,13 @@ struct Line {
                 counted(s.bytes, "byte"));
   }
   std::string operator()(const Add& s) const {
-    return text("add to {}, {}", name_of(s.into.buffer), counted(s.count, "number"));
+    return text("add to {}, {}", name_of(s.into.buffer), counted(s.count, "value"));
   }
   std::string operator()(const Convert& s) const {
-    return text("round to {}, {}", name_of(s.to.buffer), counted(s.count, "number"));
+    return text("round to {}, {}", name_of(s.to.buffer), counted(s.count, "value"));
   }
   std::string operator()(const Spread& s) const {
-    return text("spread sink to lse, {} of {}", counted(s.rows, "row"), counted(s.columns, "number"));
+    return text("spread sink to lse, {} of {}", counted(s.rows, "row"), counted(s.columns, "value"));
   }
   std::string operator()(const Attend& s) const {
     const fh_problem& p = plan.steps.problems[s.problem];

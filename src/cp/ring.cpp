@@ -24,13 +24,13 @@ class Ring {
   KeyPlaces arrived_[2], partial_[2], from_peer_[2], home_;
   // Of each step: the rows of the rank whose keys are attended to, which of them this rank needs, and which of
   // its own keys the rank needs that attends to them.
-  std::vector<std::vector<Range>> owners_, seen_, read_;
+  std::vector<std::vector<Range>> owners_, attended_, read_;
 };
 
-Ring::Ring(const Job& job, int64_t rank) : b_(job, rank), owners_(1), seen_(1), read_(1) {
+Ring::Ring(const Job& job, int64_t rank) : b_(job, rank), owners_(1), attended_(1), read_(1) {
   for (int64_t step = 1; step < job.ranks; ++step) {
     owners_.push_back(ranges_of(job, b_.peer(-step)));
-    seen_.push_back(needed(job, b_.shard, owners_.back()));
+    attended_.push_back(needed(job, b_.shard, owners_.back()));
     read_.push_back(needed(job, ranges_of(job, b_.peer(step)), b_.shard));
   }
 }
@@ -56,16 +56,16 @@ Steps Ring::steps() {
   return std::move(b_.made);
 }
 
-// Two of each, used in turns. They hold the most that any step brings.
+// Two of each, used alternately. They hold the most that any step brings.
 void Ring::make_slots() {
-  int64_t most_seen = 0, most_read = 0;
+  int64_t most_attended = 0, most_read = 0;
   for (int64_t step = 1; step < b_.job.ranks; ++step) {
-    most_seen = std::max(most_seen, rows_of(seen_[static_cast<size_t>(step)]));
+    most_attended = std::max(most_attended, rows_of(attended_[static_cast<size_t>(step)]));
     most_read = std::max(most_read, rows_of(read_[static_cast<size_t>(step)]));
   }
   for (int slot = 0; slot < 2; ++slot) {
-    arrived_[slot] = b_.keys(most_seen, b_.element);
-    if (b_.job.backward()) partial_[slot] = b_.keys(most_seen, 4), from_peer_[slot] = b_.keys(most_read, 4);
+    arrived_[slot] = b_.keys(most_attended, b_.element);
+    if (b_.job.backward()) partial_[slot] = b_.keys(most_attended, 4), from_peer_[slot] = b_.keys(most_read, 4);
   }
   if (b_.job.backward()) home_ = b_.home();
 }
@@ -73,8 +73,9 @@ void Ring::make_slots() {
 void Ring::fetch(int64_t step) {
   Exchange group{"k, v", {}, {}};
   const int64_t owner = b_.peer(-step), reader = b_.peer(step);
-  const std::vector<Range>&seen = seen_[static_cast<size_t>(step)], &read = read_[static_cast<size_t>(step)];
-  b_.move_keys(group.recvs, owner, arrived_[step % 2], seen, owners_[static_cast<size_t>(step)], seen, b_.element);
+  const std::vector<Range>&attended = attended_[static_cast<size_t>(step)], &read = read_[static_cast<size_t>(step)];
+  b_.move_keys(group.recvs, owner, arrived_[step % 2], attended, owners_[static_cast<size_t>(step)], attended,
+               b_.element);
   b_.move_keys(group.sends, reader, b_.own_keys(), b_.shard, read, read, b_.element);
   b_.exchange(std::move(group));
 }
@@ -82,7 +83,7 @@ void Ring::fetch(int64_t step) {
 void Ring::attend_local() { b_.attend(Block(b_.shard), b_.own_keys(), home_); }
 
 void Ring::attend_step(int64_t step) {
-  const Block block(seen_[static_cast<size_t>(step)]);
+  const Block block(attended_[static_cast<size_t>(step)]);
   KeyPlaces keys = arrived_[step % 2], grads = partial_[step % 2];
   keys.rows = grads.rows = block.rows;
   if (b_.job.backward()) b_.clear(grads);
@@ -92,8 +93,8 @@ void Ring::attend_step(int64_t step) {
 void Ring::send_gradients(int64_t step) {
   Exchange group{"dk, dv", {}, {}};
   const int64_t owner = b_.peer(-step), reader = b_.peer(step);
-  const std::vector<Range>&seen = seen_[static_cast<size_t>(step)], &read = read_[static_cast<size_t>(step)];
-  b_.move_keys(group.sends, owner, partial_[step % 2], seen, seen, seen, 4);
+  const std::vector<Range>&attended = attended_[static_cast<size_t>(step)], &read = read_[static_cast<size_t>(step)];
+  b_.move_keys(group.sends, owner, partial_[step % 2], attended, attended, attended, 4);
   b_.move_keys(group.recvs, reader, from_peer_[step % 2], read, read, read, 4);
   b_.exchange(std::move(group));
 }

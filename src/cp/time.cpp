@@ -11,12 +11,13 @@ namespace {
 // the FLOP, in 1284 and 284 ms, 548e12 and 620e12. A call: launch, fill and tail of a grid, 20 us, assumed. Memory:
 // 3.35e12 bytes a second by the data sheet; a copy reads and writes, and 1.3e12 of its bytes a second are assumed.
 // Measured on 4 H100 of one host with NCCL 2.28: send and receive in a ring, 256 MiB in 909 us, 295e9 bytes a second,
-// and 1 MiB in 105 us, of which 100 us are latency; a call beside such transfers takes 1.52 times as long. Between
-// hosts: one NIC of 400 Gbit a GPU, 50e9 bytes a second by the data sheet; a latency of 150 us is assumed.
+// and 1 MiB in 105 us, of which 100 us are latency; a call that overlaps with such transfers takes 1.52 times as long.
+// Between hosts: one NIC of 400 Gbit a GPU, 50e9 bytes a second by the data sheet; a latency of 150 us is assumed.
 constexpr Rates h100 = {705e12, 585e12, 20e-6, 1.3e12, 100e-6, 295e9, 295e9, 150e-6, 50e9, 1.52};
 
 // The same with copies of the driver, which are within a host. Measured there: a pull from a peer's memory, 1 MiB in 18
-// us and 256 MiB in 724 us, 378e9 bytes a second behind 15 us; a call beside four of them takes 1.03 times as long.
+// us and 256 MiB in 724 us, 378e9 bytes a second behind 15 us; a call that overlaps with four of them takes 1.03 times
+// as long.
 constexpr Rates h100_copies = {705e12, 585e12, 20e-6, 1.3e12, 15e-6, 378e9, 378e9, 150e-6, 50e9, 1.03};
 
 // A CPU. The orders of magnitude of one socket, not measured: they rank schemes, and the times are no prediction.
@@ -141,9 +142,9 @@ double seconds_of(const Job& job, const Steps& steps, int64_t rank, bool on_gpu)
       now = std::max(now, done[waited++]);
     } else {
       // While bytes move, work goes on at a part of its speed.
-      const double seconds = std::visit(alone, step), beside = std::max(0.0, lane_free - now);
-      now +=
-          seconds * rates.slowdown <= beside ? seconds * rates.slowdown : beside + seconds - beside / rates.slowdown;
+      const double seconds = std::visit(alone, step), overlap = std::max(0.0, lane_free - now);
+      now += seconds * rates.slowdown <= overlap ? seconds * rates.slowdown
+                                                 : overlap + seconds - overlap / rates.slowdown;
     }
   }
   return std::max(now, lane_free);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp: the model of time. How long a list of steps takes, with transfers beside the attention.
+// cp: the model of time. How long a list of steps takes, with transfers that overlap with the attention.
 #pragma once
 #include <cstdint>
 
@@ -11,7 +11,7 @@ namespace froghopper::cp {
 // Seconds or rates. Which figures were measured and which follow from data sheets: time.cpp.
 struct Rates {
   double forward_flops, backward_flops;  // a second, in one call
-  double call;                           // seconds a call costs beside its FLOP
+  double call;                           // seconds a call costs in addition to its FLOP
   double memory;                         // bytes a second of copies, fills and sums
   double latency, bandwidth;             // of a group of transfers within a host: seconds, bytes a second into a rank
   double gather_bandwidth;               // from several peers of the host at once
@@ -31,7 +31,7 @@ std::string topology_line(const Job& job, bool on_gpu);
 double flops_of(const fh_problem& problem, double pairs);
 double seconds_of(const Job& job, const Steps& steps, int64_t rank, bool on_gpu);
 
-// Seconds of each step alone, without what goes on beside it: for printing.
+// Seconds of each step alone, without what overlaps with it: for printing.
 double seconds_alone(const Job& job, const Steps& steps, const Step& step, int64_t rank, bool on_gpu);
 
 }  // namespace froghopper::cp

@@ -104,7 +104,7 @@ std::string topology_line(const Job& job, bool on_gpu) {
   const Rates r = rates_of(job, on_gpu);
   return text(
       "  times by {}: {:.1f} us and {:.3g} bytes/s within a host, {:.1f} us and {:.3g} bytes/s between hosts, "
-      "a call beside them {:.2f} times as long\n",
+      "a call that overlaps with them {:.2f} times as long\n",
       job.topology_from, r.latency * 1e6, r.bandwidth, r.far_latency * 1e6, r.far_bandwidth, r.slowdown);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: new rows of k and v -> their places in a cache, and q beside them. Rows are handed to threads, each with all of
+// cpu: new rows of k and v -> their places in a cache, and q with them. Rows are handed to threads, each with all of
 // its heads, so that cos and sin of its position are read once.
 #include <algorithm>
 #include <new>

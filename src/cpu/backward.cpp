@@ -242,8 +242,8 @@ class QTilesOfKvTile final : public QTiles {
     t_.first = tile_ >= before_.end;
     t_.last = tile_ < after_.begin;
     // Where no row of a sequence attends to a key, one KV tile takes all Q tiles, which can share memory.
-    const bool alone = s_.used_q == 0 || s_.used_kv == 0;
-    const int64_t place = alone ? 0 : (head_ * mask_.q_tiles() + tile_) * q_tile_rows;
+    const bool empty = s_.used_q == 0 || s_.used_kv == 0;
+    const int64_t place = empty ? 0 : (head_ * mask_.q_tiles() + tile_) * q_tile_rows;
     t_.sum = sh_.sums(id_.slot) + place * sh_.sum_row;
     float* const of_spans = sh_.sums_of_span(id_.slot);
     t_.of_span = of_spans ? of_spans + place * sh_.sum_row : nullptr;

@@ -29,7 +29,7 @@ struct Plan {
 Result<Plan> plan(const Problem&);
 
 // Checks lengths and scales, allocates all memory, then computes: a run that fails has written nothing. Sequences with
-// lengths of their own need 16 bytes each besides the scratch, and the backward pass more, see backward.cpp.
+// lengths of their own need 16 bytes each in addition to the scratch, and the backward pass more, see backward.cpp.
 Result<void> run(const Plan&, const Views&);
 
 // The passes, for lengths and scales that have been checked. They end early if the watch says so.

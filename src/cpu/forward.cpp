@@ -53,7 +53,7 @@ class Forward {
   void put_max_logit() const {
     if (!p_.max_logit) return;
     auto* const to = views_.max_logit.as<float>();
-    if (!p_.merges()) std::fill_n(to, p_.batch * p_.heads_q, no_score);
+    if (!p_.merges_lse()) std::fill_n(to, p_.batch * p_.heads_q, no_score);
     for (int64_t index = 0; index < items_.count(); ++index) {
       const WorkItem item = items_.item(index);
       if (item.sequence.index >= p_.batch) continue;  // rows of no sequence
@@ -94,7 +94,7 @@ class Forward {
                     .softcap = p_.softcap,
                     .alibi = p_.alibi,
                     .invariant = p_.invariant,
-                    .merge = p_.merges(),
+                    .merge = p_.merges_lse(),
                     .k = has_keys ? k_rows(views_, rows, s.index) : KvRows(),
                     .v = has_keys ? v_rows(views_, rows, s.index) : KvRows(),
                     .paged = p_.paged(),
@@ -143,7 +143,7 @@ class Forward {
   }
 
   float sink_logit(const Sequence& s, int64_t row, int64_t head) const {
-    if (p_.merges()) return views_.lse.as<float>()[views_.lse.at(s.batch, row, head)];
+    if (p_.merges_lse()) return views_.lse.as<float>()[views_.lse.at(s.batch, row, head)];
     return p_.sink ? views_.sink.as<float>()[head] : no_sink;
   }
 

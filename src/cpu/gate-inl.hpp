@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: the output gate: rows of o times the sigmoid of rows of gate. What gradients need besides is in rows-inl.hpp.
+// cpu: the output gate: rows of o times the sigmoid of rows of gate. What gradients also need is in rows-inl.hpp.
 #include <algorithm>
 
 #include "src/cpu/work.hpp"

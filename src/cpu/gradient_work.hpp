@@ -2,9 +2,9 @@
 // cpu: a work item of the backward pass, and the memory that it needs. backward.cpp makes work items for threads, and
 // gradients.cpp computes them with vectors.
 //
-// Here a lane is a key, and a work item is a KV tile of one KV head of one sequence. It alone adds to the gradients of
-// its k and v, and it adds its share to grad_q. Its Q tiles hold the rows that attend to it, from all query heads that
-// share the KV head.
+// Here a lane is a key, and a work item is a KV tile of one KV head of one sequence. No other item adds to the
+// gradients of its k and v, and it adds its share to grad_q. Its Q tiles hold the rows that attend to it, from all
+// query heads that share the KV head.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -104,7 +104,7 @@ HWY_NOINLINE void pairs_of_columns(const char* rows, int64_t row_bytes, Pair* to
   __m512i x[16], y[16];
 #pragma GCC unroll 16
   for (int p = 0; p < 16; ++p) x[p] = interleaved(load_two_rows<type>(rows + 2 * p * row_bytes, row_bytes));
-    // 16 x 16 values of 32 bits: by twos, by fours, then 128 bits at a time.
+    // 16 x 16 values of 32 bits: two at a time, four at a time, then 128 bits at a time.
 #pragma GCC unroll 8
   for (int p = 0; p < 16; p += 2)
     y[p] = _mm512_unpacklo_epi32(x[p], x[p + 1]), y[p + 1] = _mm512_unpackhi_epi32(x[p], x[p + 1]);

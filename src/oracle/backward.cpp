@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // oracle: gradients in fp64 as their formulas read.
 //
-// What query row i of head h adds, over the keys j that it sees, with g = grad_o[i]:
+// What query row i of head h adds, over the keys j that it attends to, with g = grad_o[i]:
 //   weight[j]   = exp(s[j] - lse)
 //   delta       = g . o - grad_lse
 //   grad_v[j]  += weight[j] g
 //   ds[j]       = weight[j] (g . v[j] - delta), with softcap also times the slope of tanh, 1 - (s[j] / softcap)^2,
-//                 s without what alibi puts on top
+//                 s without the bias of alibi
 //   grad_q     += scale ds[j] k[j],   grad_k[j] += scale ds[j] q
 //   grad_sink  -= exp(sink - lse) delta: the sink takes its share of the denominator and has no value
 // With a gate, whose sigmoid o has as a factor:

@@ -23,7 +23,7 @@ struct Dense {
   }
 };
 
-// What gradients read besides.
+// What gradients read in addition.
 template <class Real>
 struct BothWays : Head<Real> {
   Matrix<Real> v_columns;

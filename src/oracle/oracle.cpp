@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// oracle: attention as its formula reads, one number at a time. Everything else in the project is compared with this
+// oracle: attention as its formula reads, one value at a time. Everything else in the project is compared with this
 // file, so it has no tiles, no vectors and no online softmax: a reader can check it line by line.
 //
-// The gradients are in backward.cpp. For every query row i of every head h, over the keys j that the row may see:
+// The gradients are in backward.cpp. For every query row i of every head h, over the keys j that the row attends to:
 //   s[j]   = scale q.k[j], or softcap tanh(scale q.k[j] / softcap); with alibi also - slope |i + diagonal - j|
 //   lse    = log(sum over j of exp(s[j]), plus exp(sink[h]) where there is a sink)
 //   weight = exp(s[j] - lse)
@@ -53,7 +53,7 @@ Weighted<Real> weigh(const Problem& p, const Head<Real>& head, const QueryRow<Re
 
   // Sums of o are divided by the denominator at the end; e^largest is taken out of both, so that nothing overflows.
   Weighted<Real> its{&row, largest, weight_below(largest, other), std::vector<Real>(p.dim_v, Real(0)), {}};
-  if (p.merges() && other != -std::numeric_limits<Real>::infinity())
+  if (p.merges_lse() && other != -std::numeric_limits<Real>::infinity())
     for (int64_t c = 0; c < p.dim_v; ++c) its.sums[c] = its.denominator * static_cast<Real>(o[c]);
   its.terms.reserve(scores.size());
   for (int64_t j = keys.begin; j < keys.end; ++j) {
@@ -72,8 +72,10 @@ void attend(const Problem& p, const Views& views, const Head<Real>& head, const 
   constexpr Real none = -std::numeric_limits<Real>::infinity();
   std::vector<Weighted<Real>> all;
   for (const QueryRow<Real>& row : rows) {
-    const Real other = p.merges() ? static_cast<Real>(*row.lse) : p.sink ? views.sink.as<float>()[head.index] : none;
-    // No key, or none that is not infinitely far below others: no output; the sink alone is in the denominator.
+    const Real other = p.merges_lse() ? static_cast<Real>(*row.lse)
+                       : p.sink       ? views.sink.as<float>()[head.index]
+                                      : none;
+    // No key, or none that is not infinitely below others: no output; only the sink is in the denominator.
     if (!std::ranges::all_of(row.scores, [](Real s) { return s == none; }))
       all.push_back(weigh<Real, rounds>(p, head, row, other));
     else if (p.sink)
@@ -177,7 +179,7 @@ Answers first_answers(const Problem& p, const Views& views, const std::vector<Ro
   o.assign(rows.size() * p.dim_v, 0.0);
   lse.assign(rows.size(), none);
   if (p.max_logit) max_logit.assign(p.batch * p.heads_q, none);
-  if (!p.merges()) return answers;
+  if (!p.merges_lse()) return answers;
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto& [batch, row, head] = rows[i];
     const float* const held = views.o.as<float>() + views.o.at(batch, row, head);

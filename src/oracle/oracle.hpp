@@ -23,7 +23,7 @@ struct RowId {
 std::vector<RowId> rows_of(const Shape&);  // all of them, in rising order
 std::vector<RowId> query_rows(const Problem&);
 
-// Of a forward problem these query rows alone: o is [row][dim] and lse [row], and max_logit is of them.
+// Of a forward problem only these query rows: o is [row][dim] and lse [row], and max_logit is of them.
 Answers compute(const Problem&, const Views&, const std::vector<RowId>&);
 
 // The same loops with the arithmetic of the storage type: inputs and weights rounded to it, sums in float.

@@ -75,7 +75,7 @@ struct Head {
   int64_t index, index_kv;          // of the query head, of the key head that it reads
   Matrix<Real> q, k, v, k_columns;  // k_columns: k transposed
   Real slope;                       // of alibi; 0: none
-  int64_t diagonal;                 // the key that row 0 is level with
+  int64_t diagonal;                 // the key where the diagonal of row 0 is
 
   Head(const Problem& p, const Views& views, const Sequence& s, int64_t head)
       : index(head),
@@ -92,7 +92,7 @@ struct Head {
         diagonal(p.diagonal(s.rows_q, s.rows_kv)) {}
 };
 
-// The keys that a row sees; none: from 0 to 0.
+// The keys that a row attends to; none: from 0 to 0.
 inline Visible keys_of(const Problem& p, const Sequence& s, int64_t i) {
   const Visible visible = visible_keys(p, s.rows_q, s.rows_kv, i);
   return visible.begin < visible.end ? visible : Visible{0, 0};
@@ -126,7 +126,7 @@ std::vector<std::vector<Real>> dots(const std::vector<const Real*>& x, const Mat
   return sums_of(x, columns, keys, product);
 }
 
-// Of the query rows `rows`, without what alibi puts on top, which softcap does not bend.
+// Of the query rows `rows`, with softcap, but without the bias of alibi, which comes after it.
 template <class Real>
 std::vector<std::vector<Real>> plain_scores(const Problem& p, const Head<Real>& head,
                                             const std::vector<int64_t>& rows, const std::vector<Visible>& keys) {
@@ -155,7 +155,7 @@ Real weight_below(Real other, Real logit) {
   return logit == other ? Real(1) : std::exp(logit - other);
 }
 
-// A row's scores, of the keys that it sees; a NaN is left out.
+// A row's scores, of the keys that it attends to; a NaN is left out.
 template <class Real>
 void offer(double& max_logit, const std::vector<Real>& scores) {
   for (const Real s : scores) max_logit = s > max_logit ? s : max_logit;
@@ -187,7 +187,7 @@ struct RowsOfHead {
 std::vector<RowsOfHead> by_head(const Problem&, const Views&, const std::vector<RowId>&);
 
 // What o and lse hold of these rows, and max_logit of every sequence and query head, before a row is computed: that
-// nothing was seen, or what earlier calls left.
+// no key was attended to, or what earlier calls left.
 Answers first_answers(const Problem&, const Views&, const std::vector<RowId>&);
 
 // The answers for these rows. attend(sequence, head, up to rows_at_once rows of it, o, lse) fills in each row's place
@@ -224,7 +224,7 @@ struct QueryRow {
   double *o, *lse;
 };
 // Real is the type of all sums.
-// rounds: weights, before they meet v, and results are rounded to the storage type; weights beside 8-bit q to e4m3.
+// rounds: weights, before they meet v, and results are rounded to the storage type; weights with 8-bit q to e4m3.
 template <class Real, bool rounds>
 void attend(const Problem& p, const Views& views, const Head<Real>& head, const std::vector<QueryRow<Real>>& rows);
 

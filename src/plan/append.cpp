@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan: one launch that writes new rows of k and v into a cache, and q beside them.
+// plan: one launch that writes new rows of k and v into a cache, and q with them.
 #include "src/plan/append.hpp"
 
 #include <algorithm>

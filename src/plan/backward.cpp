@@ -34,15 +34,15 @@ int kv_tiles_at_once(const Problem& p, const BwdVariant& v, const Device& device
 // CTAs that add to grad_q in order need no zeros to add to, since the first one writes: sums go to memory once less,
 // and are not read from there to be added to. With few keys that is more than what waiting for each other costs, if the
 // kv tiles of a pair do not begin together; to begin costs 2 us more. docs/experiments/0012.
-bool order_pays(const Problem& p, const BwdVariant& v, int at_once) {
+bool deterministic_is_faster(const Problem& p, const BwdVariant& v, int at_once) {
   if (v.ragged || v.score_mods.softcap || v.score_mods.alibi || (v.mask != Mask::none && v.mask != Mask::causal))
     return false;
   const int64_t kv_tiles = ceil_div(p.seq_kv, v.tiles.kv), few = v.dims.qk == 64 && v.mask == Mask::causal
-                                                                     ? tuning::ordered_kv_tiles_causal_64
-                                                                     : tuning::ordered_kv_tiles;
+                                                                     ? tuning::deterministic_kv_tiles_causal_64
+                                                                     : tuning::deterministic_kv_tiles;
   const int64_t tiles = q_tiles_of(p, v.tiles.q) * p.heads_q;
   const bool apart = kv_tiles == 1 || (kv_tiles <= few && p.batch * p.heads_kv >= at_once);
-  return apart && tiles * dq_floats(v.tiles.q, v.dims.qk) >= tuning::ordered_floats_least;
+  return apart && tiles * dq_floats(v.tiles.q, v.dims.qk) >= tuning::deterministic_floats_least;
 }
 
 Result<BwdVariant> choose_variant(const Problem& p, const Device& device, const Hints& hints) {
@@ -55,7 +55,7 @@ Result<BwdVariant> choose_variant(const Problem& p, const Device& device, const 
                         .ragged = p.varlen || p.seqused,
                         .score_mods = {.softcap = p.softcap > 0, .alibi = p.alibi},
                         .deterministic = p.deterministic};
-  variant.deterministic |= order_pays(p, variant, kv_tiles_at_once(p, variant, device));
+  variant.deterministic |= deterministic_is_faster(p, variant, kv_tiles_at_once(p, variant, device));
   if (auto ok = check_tiles(p, variant.tiles, why_invalid(variant)); !ok) return ok.failure();
   if (p.max_sms > 0 && p.max_sms < bwd_ctas(variant))
     return unsupported(
@@ -72,16 +72,16 @@ Result<void> check_hints(const Hints& hints) {
         text("tail={}% is a hint for forward problems; a backward one holds no kv tiles back for the end. Leave tail "
              "out; section= changes the order of kv tiles.",
              *hints.tail_percent));
-  if (hints.late_tiles)
-    return unsupported(
-        text("late={} is a hint for forward problems; a backward one draws every work item late. Leave late out.",
-             *hints.late_tiles));
+  if (hints.deferred_tiles)
+    return unsupported(text(
+        "late={} is a hint for forward problems; a backward one defers the fetch of every work item. Leave late out.",
+        *hints.deferred_tiles));
   const std::string tiling = hints.packed  ? text("packed={}", *hints.packed)
                              : hints.parts ? text("parts={}", *hints.parts)
                                            : "";
   if (!tiling.empty())
     return unsupported(
-        text("{} is a hint for forward problems; a backward one neither packs heads nor cuts keys. "
+        text("{} is a hint for forward problems; a backward one has neither PackGQA nor split-KV. "
              "Leave {} out.",
              tiling, tiling.substr(0, tiling.find('='))));
   return {};
@@ -107,8 +107,8 @@ int64_t iterations_less(const Problem& p, const BwdVariant& v) {
 }
 
 // Where CTAs add in order and the heaviest kv tile comes first, the light ones at the end of a section follow one
-// another faster than an add and the signal's latency take, and wait; so sections begin with them, item_in_turn. With
-// more than two iterations less each they do not wait, on paper: docs/experiments/0014.
+// another faster than an add and the signal's latency take, and wait; so sections begin with them, item_in_dq_order.
+// With more than two iterations less each they do not wait, on paper: docs/experiments/0014.
 bool light_first(const Problem& p, const BwdVariant& v) {
   return v.deterministic && v.mask == Mask::causal && !v.ragged &&
          iterations_less(p, v) <= tuning::light_first_iterations;
@@ -149,7 +149,7 @@ Traversals traversals_of(const Problem& p, const BwdVariant& v, const Device& de
     if (fits) return {section, section};
     return v.ragged ? Traversals{0, pairs_of_packed(p, in_flight)} : Traversals{no_bound<int>, 1};
   }
-  // Ordered ones go from the last q tile to the first, or there and back, but never head by head. Not measured in
+  // Deterministic ones go from the last q tile to the first, or serpentine, but never head by head. Not measured in
   // clusters. Where every other section goes the other way its CTAs follow one another by an add and the signal's
   // latency, which few iterations do not hide: docs/experiments/0016.
   if (bwd_ctas(v) > 1 || light_first(p, v)) return {};
@@ -168,12 +168,12 @@ Traversals traversals_of(const Problem& p, const BwdVariant& v, const Device& de
 int64_t bytes_together(const Problem& p, const BwdVariant& v, const Device& device) {
   if (!v.deterministic) return v.mask == Mask::none ? 0 : tuning::pairs_bytes;
   if (light_first(p, v) && v.dims.qk == 64) return tuning::section_of_l2(device);
-  const int64_t bytes = tuning::ordered_pairs_bytes / (p.seq_kv <= tuning::ordered_short_keys ? 2 : 1);
+  const int64_t bytes = tuning::deterministic_pairs_bytes / (p.seq_kv <= tuning::deterministic_short_keys ? 2 : 1);
   return bytes * (v.mask == Mask::none || light_first(p, v) ? 1 : 2);
 }
 
 // With a mask a pair's first kv tile is many times as heavy as its last. A section has about one kv tile for every SM,
-// so the last section alone would end with SMs that wait for its heaviest; so that many kv tiles of every SM come as
+// so such a last section would end with SMs that wait for its heaviest; so that many kv tiles of every SM come as
 // one section at the end, the heaviest first. More would leave L2; and where CTAs add in order, wait for each other.
 // Measured: docs/experiments/0015.
 int64_t rounds_at_the_end(const Problem& p, const BwdVariant& v) {
@@ -214,7 +214,7 @@ BackwardStep step_of(const Problem& p, const BwdVariant& v, const Device& device
                        .section = static_cast<int>(section),
                        .in_sections = static_cast<int>(in_sections),
                        .tail = 0,
-                       .late_tiles = 0};
+                       .deferred_tiles = 0};
   return {v, order, static_cast<int>(traversals.same_traversal), static_cast<int>(light)};
 }
 
@@ -265,7 +265,7 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
   const bool overlaps = !p.gate && delta_ctas > 0;
   if (grid > 0 && p.rows_kv() > 0) {
     const BackwardStep step = step_of(p, v, device, hints);
-    if (!turns_fit(step.order, step.light_first))
+    if (!dq_order_fits(step.order, step.light_first))
       return Failure{FH_INTERNAL,
                      text("the first {} pairs, whose lightest kv tile comes first, are not whole sections "
                           "of {} pairs. This is a bug of froghopper; please report it.",

@@ -13,10 +13,10 @@ namespace {
 // Rows are 32-bit inside the kernel, and a mask adds two of them to no_bound<int>, 2^30.
 constexpr int64_t seq_max = int64_t{1} << 29;
 
-// Head dims for which exact tiles of q and k fit shared memory.
+// Head dims for which batch-invariant tiles of q and k fit shared memory.
 constexpr int64_t dim_max_of_batch_invariant = 256;
 
-// What the CPU alone composes.
+// What only the CPU combines.
 std::string only_on_cpu(const Problem& p) {
   if (p.invariant && p.dim_qk > dim_max_of_batch_invariant)
     return text(
@@ -56,15 +56,15 @@ Result<void> check_limits(const Problem& p) {
         text("invariant is set and {} is {}; the Hopper kernels have it for f16 and bf16. Set invariant to 0, or use "
              "target \"cpu\".",
              is_8_bit(p.dtype) ? "dtype" : "dtype_kv", name_of(p.dtype_kv)));
-  if (p.invariant && !may_pack_or_split(p))
+  if (p.invariant && !may_have_pack_gqa_or_split_kv(p))
     return unsupported(
-        "invariant is set beside accumulate, attention_chunk or alibi; the Hopper kernels have it without them. Set "
+        "invariant is set with accumulate, attention_chunk or alibi; the Hopper kernels have it without them. Set "
         "invariant to 0, or use target \"cpu\".");
   if (p.scale_tokens && is_8_bit(p.dtype))
-    return unsupported(text(
-        "scale_tokens is set and dtype is {}; the Hopper kernels have it beside q in f16 and bf16. Convert q, or "
-        "use target \"cpu\".",
-        name_of(p.dtype)));
+    return unsupported(
+        text("scale_tokens is set and dtype is {}; the Hopper kernels have it with q in f16 and bf16. Convert q, or "
+             "use target \"cpu\".",
+             name_of(p.dtype)));
   if (p.softcap > softcap_max)
     return unsupported(
         text("softcap is {}; the Hopper kernels take up to {}, beyond which scores are not exact enough. Use 0 for "
@@ -88,7 +88,7 @@ Result<void> check_tiles(const Problem& p, Tiles tiles, const char* why_invalid)
 }
 
 bool has_chunks(const Problem& p) {
-  // A single one: causal rows are level with a key that there is, or come before it and see none.
+  // A single one: the diagonal of a causal row is at a key that exists, or before it, and then the row attends to none.
   const int64_t keys = p.kv_is_packed() ? p.total_kv : p.seq_kv;
   const bool one = p.attention_chunk >= keys && p.window_right == 0 && p.align != FH_TOP_LEFT;
   return p.attention_chunk > 0 && !one;

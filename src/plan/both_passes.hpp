@@ -8,8 +8,8 @@
 
 namespace froghopper {
 
-// What a kernel counts in an int: work items. A launch has no more CTAs either. Each CTA draws one number past the last
-// item, which must be an int too.
+// What a kernel counts in an int: work items. A launch has no more CTAs either. Each CTA fetches one number past the
+// last item, which must be an int too.
 constexpr int64_t items_max = (int64_t{1} << 31) - (1 << 16);
 
 Failure unsupported(std::string why);

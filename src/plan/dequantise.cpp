@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan: whether K and V of 8 bits get q's type in a launch before the one that multiplies them. docs/10-fp8.md,
+// plan: whether 8-bit K and V get q's type in a launch before the one that multiplies them. docs/10-fp8.md,
 // "16-bit q with 8-bit k and v".
 #include "contract/fwd_legality.h"
 #include "src/plan/forward.hpp"

@@ -114,7 +114,7 @@ bool Hints::read(const std::string& word) {
   }
   if (number_between(word, "section=", "MiB", value)) return section_mib = value, within(value, 1 << 20) && value > 0;
   if (number_between(word, "tail=", "%", value)) return tail_percent = value, within(value, 99);
-  if (number_after(word, "late=", value)) return late_tiles = value, value >= 0;
+  if (number_after(word, "late=", value)) return deferred_tiles = value, value >= 0;
   if (number_after(word, "packed=", value)) return packed = value, within(value, 1);
   if (number_after(word, "dequantised=", value)) return dequantised = value, within(value, 1);
   if (number_after(word, "parts=", value)) return parts = value, within(value, parts_most) && value > 0;
@@ -140,7 +140,7 @@ std::string Hints::line() const {
   if (tiles) line += text(" tiles={}x{}s{}", tiles->q, tiles->kv, tiles->stages);
   if (section_mib) line += text(" section={}MiB", *section_mib);
   if (tail_percent) line += text(" tail={}%", *tail_percent);
-  if (late_tiles) line += text(" late={}", *late_tiles);
+  if (deferred_tiles) line += text(" late={}", *deferred_tiles);
   if (packed) line += text(" packed={}", *packed);
   if (parts) line += text(" parts={}", *parts);
   if (dequantised) line += text(" dequantised={}", *dequantised);

@@ -29,12 +29,12 @@ Device known_device(const std::string& name);  // "h100" or "h200", the cards th
 // What the planner would choose otherwise. Hints change speed, never results; a plan that was made with them runs like
 // any other, so that choices are measured without editing a table.
 struct Hints {
-  std::optional<Tiles> tiles;       // tiles=128x176s2
-  std::optional<int> section_mib;   // section=16MiB: K and V of a section
-  std::optional<int> tail_percent;  // tail=30%: q tiles of a pair that are handed out last
-  std::optional<int> late_tiles;    // late=8: Order::late_tiles
-  std::optional<int> packed;        // packed=1: query heads share tiles; packed=0: they do not
-  std::optional<int> parts;         // parts=4: into which the keys of the longest sequence are cut; 1: none
+  std::optional<Tiles> tiles;         // tiles=128x176s2
+  std::optional<int> section_mib;     // section=16MiB: K and V of a section
+  std::optional<int> tail_percent;    // tail=30%: q tiles of a pair that are handed out last
+  std::optional<int> deferred_tiles;  // late=8: Order::deferred_tiles
+  std::optional<int> packed;          // packed=1: query heads share tiles; packed=0: they do not
+  std::optional<int> parts;           // parts=4: into which the keys of the longest sequence are cut; 1: none
   // Dequantised=1: 8-bit k and v get q's type in a launch of their own; dequantised=0: not
   std::optional<int> dequantised;
   bool read(const std::string& word);                     // false: the word is no hint

@@ -18,11 +18,11 @@ Result<void> check_hints(const Problem& p, const Hints& hints) {
   if (p.invariant && hints.parts)
     return unsupported(text("parts={} is a hint and invariant is set; its parts have {} keys. Leave parts out.",
                             *hints.parts, batch_invariant_part_tiles * batch_invariant_tile_kv));
-  if (may_pack_or_split(p)) return {};
+  if (may_have_pack_gqa_or_split_kv(p)) return {};
   const auto refuse = [&](const char* word, int value) {
     return unsupported(
         text("{0}={1} is a hint for problems without accumulate, attention_chunk and alibi; with these tiles are "
-             "neither packed nor split. Leave {0} out.",
+             "neither PackGQA nor split-KV. Leave {0} out.",
              word, value));
   };
   if (hints.packed.value_or(0) > 0) return refuse("packed", *hints.packed);
@@ -47,7 +47,7 @@ void take_parts(Plan& plan, const Tiling& tiling, int ctas) {
     const size_t rows = static_cast<size_t>(slot_of_part(ctas, false)) * m_tile_rows;
     plan.workspace.part_o = plan.workspace.take(rows * static_cast<size_t>(p.dim_v) * sizeof(float));
     plan.workspace.part_rows = plan.workspace.take(rows * sizeof(PartOfRow));
-    plan.workspace.goes_on = plan.workspace.take(static_cast<size_t>(ctas) * sizeof(ContinuedTile));
+    plan.workspace.shared_q_tiles = plan.workspace.take(static_cast<size_t>(ctas) * sizeof(SharedQTile));
     return;
   }
   const auto row_heads = static_cast<size_t>(p.rows_q() * p.heads_q * tiling.parts);
@@ -62,14 +62,14 @@ void add_combine(Plan& plan, const Problem& p, const Tiling& tiling, const EvenS
   const bool even = fwd_splits_evenly(v);
   const CombineVariant combine{p.dtype_o,         dim,     tiling.parts <= 4 && !even ? 4 : combine_parts_most(dim),
                                v.batch_invariant, v.gated, even};
-  const int64_t of_tile = tiling.pack.heads * std::min<int64_t>(tiling.pack.rows, p.seq_q);
+  const int64_t of_tile = tiling.pack_gqa.heads * std::min<int64_t>(tiling.pack_gqa.rows, p.seq_q);
   const int64_t grid =
       even ? evenly.ctas * std::min<int64_t>(ceil_div(of_tile, combine_rows(combine)), combine_ctas_of_tile)
            : ceil_div(p.rows_q() * p.heads_q, combine_rows(combine));
   plan.launches.push_back({.kernel = kernel_of(combine),
                            .grid = static_cast<int>(grid),
-                           .step = CombineStep{combine, v.pack_gqa ? tiling.pack.rows : v.tiles.q, v.tiles.kv,
-                                               parts(tiling), tiling.pack, evenly},
+                           .step = CombineStep{combine, v.pack_gqa ? tiling.pack_gqa.rows : v.tiles.q, v.tiles.kv,
+                                               parts(tiling), tiling.pack_gqa, evenly},
                            .overlaps = true});
 }
 
@@ -77,7 +77,7 @@ void add_combine(Plan& plan, const Problem& p, const Tiling& tiling, const EvenS
 void add_fill(Plan& plan, int sms) {
   const Problem& p = plan.problem;
   const int64_t values = p.batch * p.heads_q;
-  if (!p.max_logit || p.merges() || values == 0) return;
+  if (!p.max_logit || p.merges_lse() || values == 0) return;
   plan.launches.push_back({.kernel = kernel_of(FillVariant{}),
                            .grid = static_cast<int>(std::min<int64_t>(ceil_div(values, fill_threads), sms)),
                            .step = FillStep{},
@@ -115,13 +115,13 @@ struct Sequences {
 void add_forward(Plan& plan, const Sequences& its, const Tiling& tiling, const Device& device, const Hints& hints) {
   const Problem& p = its.p;
   const FwdVariant& v = tiling.variant;
-  const int64_t items = items_at_most(p, v, tiling.pack) * tiling.parts;
+  const int64_t items = items_at_most(p, v, tiling.pack_gqa) * tiling.parts;
   const int sms = usable_sms(p, device), ctas = sms * fwd_ctas_per_sm(v);
-  // Ragged: how many items there are is known on the GPU alone, and all CTAs clear rows of no sequence.
+  // Ragged: how many items there are is known only on the GPU, and all CTAs fill padding rows.
   int grid = !v.ragged ? static_cast<int>(std::min<int64_t>(ctas, items)) : items <= sms ? sms : ctas;
   EvenSplit even;
   if (fwd_splits_evenly(v)) {
-    even.classes = classes_of_heads(static_cast<int>(p.heads_q / tiling.pack.heads), grid);
+    even.classes = classes_of_heads(static_cast<int>(p.heads_q / tiling.pack_gqa.heads), grid);
     even.ctas = grid -= grid % even.classes;
   }
   if (keeps_sums(p, v))
@@ -131,10 +131,10 @@ void add_forward(Plan& plan, const Sequences& its, const Tiling& tiling, const D
   const bool draws = !fwd_splits_evenly(v) && (items > grid || hides_tickets(p, tiling));
   plan.launches.push_back({.kernel = kernel_of(v),
                            .grid = grid,
-                           .step = ForwardStep{v, order_items(p, tiling, device, hints), tiling.pack, parts(tiling),
-                                               draws, its.rows, its.second, even},
+                           .step = ForwardStep{v, order_items(p, tiling, device, hints), tiling.pack_gqa,
+                                               parts(tiling), draws, its.rows, its.second, even},
                            .overlaps = true,
-                           .alone = ctas > sms && grid <= sms});
+                           .one_cta_an_sm = ctas > sms && grid <= sms});
   if (tiling.parts > 1) add_combine(plan, p, tiling, even);
 }
 
@@ -153,7 +153,7 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   if (p.scale_rows > 0 && fwd_reads_8_bit(*variant) && p.scale_rows % variant->tiles.kv != 0)
     return check_tiles(p, variant->tiles, "the keys of a tile share a scale, so it has 64 or 128").failure();
 
-  const int64_t items = items_at_most(p, *variant, tiling->pack) * tiling->parts;
+  const int64_t items = items_at_most(p, *variant, tiling->pack_gqa) * tiling->parts;
   const int64_t row_heads = p.rows_q() * p.heads_q;
   if (items > items_max || (tiling->parts > 1 && row_heads > items_max))
     return unsupported(text("batch x heads_q x seq_q make {} tiles of {} rows; one launch takes {}. Split the batch.",
@@ -170,7 +170,7 @@ Result<Plan> plan_forward(const Problem& p, const Device& device, const Hints& h
   // Combine would take the rows of other sequences for split ones too.
   const bool mixed = few && (fwd_splits_evenly(of_few->variant) || of_few->parts == 1) &&
                      !why_invalid(of_few->variant) &&
-                     items_at_most(*few, of_few->variant, of_few->pack) * of_few->parts <= items_max;
+                     items_at_most(*few, of_few->variant, of_few->pack_gqa) * of_few->parts <= items_max;
   // Also where no ticket is drawn, so that a workspace does not depend on the number of SMs.
   plan.workspace.tickets = plan.workspace.take(sizeof *QueueParams::counter * (mixed ? 2 : 1));
   if (!mixed) {

@@ -11,7 +11,7 @@ Result<Plan> plan_forward(const Problem&, const Device&, const Hints&);
 
 FwdKv kv_of(const Problem&);  // as they are in memory, in rows
 
-// The kernel with such tiles, neither packed nor split.
+// The kernel with such tiles, with neither PackGQA nor split-KV.
 FwdVariant plain_variant(const Problem&, Dims, Tiles);
 int box_of_pages(const Problem&, const Tiles&);
 KvLayout kv_layout(const Problem&, const Tiles&);
@@ -26,14 +26,14 @@ int64_t keys_attended(const Problem&);
 Tiles few_rows_tiles(const Problem&, Dims);                  // where there are few work items
 std::optional<Tiles> many_rows_tiles(const Problem&, Dims);  // the largest ones, if they are worth cutting
 
-// Whether tiles may be packed or split: kernels of chunks, alibi and accumulate have them plain.
-bool may_pack_or_split(const Problem&);
+// Whether there may be PackGQA or split-KV: kernels of chunks, alibi and accumulate have neither.
+bool may_have_pack_gqa_or_split_kv(const Problem&);
 
 // The kernel, how heads share its tiles, and into how many parts their keys are cut. Tiles may still be none that a
 // kernel has.
 struct Tiling {
   FwdVariant variant;
-  PackParams pack;
+  PackGqaParams pack_gqa;
   int part_tiles;  // kv tiles of a part; no_bound: not split
   int parts;       // of the longest sequence
 };
@@ -45,7 +45,7 @@ std::optional<Problem> sequences_of_few_rows(const Problem&, const Tiling& of_al
 
 // q tiles over all sequences and query heads; for packed sequences the most there can be.
 int64_t items_at_most(const Problem& p, int tile_q);
-int64_t items_at_most(const Problem& p, const FwdVariant&, PackParams);  // of all heads that share a tile one
+int64_t items_at_most(const Problem& p, const FwdVariant&, PackGqaParams);  // of all heads that share a tile one
 
 // 16-bit q with 8-bit k and v: whether a launch before gives these q's type, once for all q tiles; else each CTA
 // makes f16 of them, for every q tile. `otherwise`: the kernel that would, keys in so many parts. dequantise.cpp.

@@ -16,12 +16,12 @@ int64_t section_bytes(const Device& device, int64_t seq_q, const Hints& hints) {
   return seq_q <= tuning::short_rows ? share / 2 : share;
 }
 
-// A CTA that draws its next item late leaves it to the first CTA that is free; one that draws early hides the time of
-// the draw, a read of memory, while it computes the item it has.
-int late_tiles(const FwdVariant& v, int64_t items, int sms) {
-  const bool early = !v.ragged && (v.mask == Mask::none || v.tiles.kv >= tuning::early_tile_kv) &&
-                     items > tuning::items_drawn_early * int64_t{sms};
-  return early ? no_bound<int> : 0;
+// A CTA that defers the fetch of its next item leaves it to the first CTA that is free; an eager one hides the time of
+// the fetch, a read of memory, while it computes the item it has.
+int deferred_tiles(const FwdVariant& v, int64_t items, int sms) {
+  const bool eager = !v.ragged && (v.mask == Mask::none || v.tiles.kv >= tuning::eager_tile_kv) &&
+                     items > tuning::items_fetched_eagerly * int64_t{sms};
+  return eager ? no_bound<int> : 0;
 }
 
 }  // namespace
@@ -37,7 +37,8 @@ int64_t sections_of(int64_t pairs, int64_t pair_bytes, int64_t bytes, int64_t it
 
 // Of a problem with fixed lengths other items fill what a small last section leaves: the tail, or one large section at
 // the end. A long sequence that comes last has nothing behind it. At least half of a section is enough: then SMs end
-// within 3 % of equal shares (tests/busy_test.cpp); 16 heads of 8192 keys by 3, the last one alone, ended 8 % later.
+// within 3 % of equal shares (tests/busy_test.cpp); 16 heads of 8192 keys by 3, with only one in the last section,
+// ended 8 % later.
 int64_t without_small_remainder(int64_t pairs, int64_t section) {
   const auto last = [&] { return (pairs - 1) % section + 1; };
   while (section > 1 && last() * 2 < section) --section;
@@ -45,7 +46,7 @@ int64_t without_small_remainder(int64_t pairs, int64_t section) {
 }
 
 // One short sequence after the other would end with a heavy tile that begins when nothing else is left. The planner
-// knows their mean length alone. A sequence that has so many items by itself is in sections of heads, which end well.
+// knows only their mean length. A sequence that has so many items by itself is in sections of heads, which end well.
 // Those that come together are in one warp of the kernel, which reads 32 lengths at once.
 int64_t sequences_at_the_end(const Problem& p, const RaggedTiles& tiles, int64_t rounds, int sms) {
   if (p.batch == 0) return 0;
@@ -61,24 +62,24 @@ int64_t items_at_most(const Problem& p, int tile_q) {
   return tiles * p.heads_q;
 }
 
-int64_t items_at_most(const Problem& p, const FwdVariant& v, PackParams pack) {
+int64_t items_at_most(const Problem& p, const FwdVariant& v, PackGqaParams pack) {
   return items_at_most(p, v.pack_gqa ? pack.rows : v.tiles.q) / pack.heads;
 }
 
 namespace {
 
-// Few items, or memory alone to wait for: all pairs together.
+// Few items, or only memory to wait for: all pairs together.
 Order order_of_parts(const Problem& p, const Tiling& tiling, const Hints& hints) {
-  const int64_t heads = p.heads_q / tiling.pack.heads, pairs = p.batch * heads;
-  const int64_t rows = tiling.variant.pack_gqa ? tiling.pack.rows : tiling.variant.tiles.q;
+  const int64_t heads = p.heads_q / tiling.pack_gqa.heads, pairs = p.batch * heads;
+  const int64_t rows = tiling.variant.pack_gqa ? tiling.pack_gqa.rows : tiling.variant.tiles.q;
   const int64_t together = tiling.variant.mask == Mask::none ? 1 : tiling.variant.ragged ? heads : pairs;
-  return {.items = static_cast<int>(items_at_most(p, tiling.variant, tiling.pack) * tiling.parts),
+  return {.items = static_cast<int>(items_at_most(p, tiling.variant, tiling.pack_gqa) * tiling.parts),
           .pairs = static_cast<int>(pairs),
           .items_of_pair = static_cast<int>(ceil_div(p.seq_q, rows) * tiling.parts),
           .section = static_cast<int>(std::max<int64_t>(1, together)),
           .in_sections = static_cast<int>(pairs),
           .tail = 0,
-          .late_tiles = hints.late_tiles.value_or(0)};
+          .deferred_tiles = hints.deferred_tiles.value_or(0)};
 }
 
 }  // namespace
@@ -96,7 +97,7 @@ Order order_items(const Problem& p, const Tiling& tiling, const Device& device, 
       .section = 1,  // without a mask all tiles weigh the same: one pair after the other, K and V are read once
       .in_sections = static_cast<int>(pairs),
       .tail = 0,
-      .late_tiles = hints.late_tiles.value_or(late_tiles(v, all_items, sms))};
+      .deferred_tiles = hints.deferred_tiles.value_or(deferred_tiles(v, all_items, sms))};
   if (v.mask == Mask::none || pairs == 0) return order;
 
   const int64_t pair_bytes = p.seq_kv * (p.dim_qk + p.dim_v) * size_of(p.dtype) * p.heads_kv / p.heads_q;

@@ -13,17 +13,17 @@
 namespace froghopper {
 namespace {
 
-// Only what is not as usual: items in sections, and tickets that are not drawn late for every item.
+// Only what is not as usual: items in sections, and tile fetches that are not deferred for every item.
 std::string order_words(const Order& order) {
   std::string words;
   if (order.section < order.pairs || order.tail > 0) words = text(" section {} tail {}", order.section, order.tail);
   if (order.in_sections < order.pairs) words += text(" last {}", order.pairs - order.in_sections);
-  if (order.late_tiles == no_bound<int>) return words + " early";
-  return order.late_tiles > 0 ? words + text(" late {}", order.late_tiles) : words;
+  if (order.deferred_tiles == no_bound<int>) return words + " early";
+  return order.deferred_tiles > 0 ? words + text(" late {}", order.deferred_tiles) : words;
 }
 std::string words_of(const ForwardStep& step) {
   std::string words = order_words(step.order);
-  if (step.variant.pack_gqa) words += text(" pack {}x{}", step.pack.heads, step.pack.rows);
+  if (step.variant.pack_gqa) words += text(" pack {}x{}", step.pack_gqa.heads, step.pack_gqa.rows);
   if (step.parts.most > 1 && !fwd_splits_evenly(step.variant))
     words += text(" parts {} of {}", step.parts.most, step.parts.tiles);
   if (step.rows.least > 0) words += text(" rows {}..", step.rows.least);
@@ -65,7 +65,8 @@ Slice Workspace::take(size_t size) {
 
 std::string Launch::line() const {
   const std::string words = std::visit([](const auto& what) { return words_of(what); }, step);
-  return text("{} grid {}{}{} smem {}KiB", kernel.name, grid, alone ? " alone" : "", words, kernel.smem_bytes / 1024);
+  return text("{} grid {}{}{} smem {}KiB", kernel.name, grid, one_cta_an_sm ? " alone" : "", words,
+              kernel.smem_bytes / 1024);
 }
 
 std::string Plan::line() const {

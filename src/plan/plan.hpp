@@ -34,10 +34,10 @@ inline constexpr size_t slice_alignment = 256;  // of the workspace too: what cu
 struct Workspace {
   Slice tickets;  // the counters of Tickets, device/attn/tickets.cuh; one for each forward launch
   Slice sums;     // 8-bit types: sums of o of long sequences, device/fwd/promotion.cuh
-  Slice dequantised_k, dequantised_v;  // k and v of 8 bits in q's type, by DequantiseStep
+  Slice dequantised_k, dequantised_v;  // 8-bit k and v in q's type, by DequantiseStep
   Slice block_scales;                  // with them: BlockScales
   // Split forward only: contract/split.h.
-  Slice part_o, part_rows, goes_on;
+  Slice part_o, part_rows, shared_q_tiles;
   // Backward only, by q tiles of all sequences and heads (QTiles, contract/bwd_params.h).
   Slice large_rows;     // whether some row's lse is large
   Slice rows;           // lse and delta
@@ -59,7 +59,7 @@ inline constexpr std::array workspace_slices = {std::pair{"tickets", &Workspace:
                                                 std::pair{"block_scales", &Workspace::block_scales},
                                                 std::pair{"part_o", &Workspace::part_o},
                                                 std::pair{"part_rows", &Workspace::part_rows},
-                                                std::pair{"goes_on", &Workspace::goes_on},
+                                                std::pair{"shared_q_tiles", &Workspace::shared_q_tiles},
                                                 std::pair{"large_rows", &Workspace::large_rows},
                                                 std::pair{"rows", &Workspace::rows},
                                                 std::pair{"grad_q", &Workspace::grad_q},
@@ -87,19 +87,19 @@ struct EvenSplit {            // contract/split.h
 struct ForwardStep {
   FwdVariant variant;
   Order order;
-  PackParams pack;  // PackGQA variants only
+  PackGqaParams pack_gqa;  // PackGQA variants only
   Parts parts;
-  bool draws = true;    // tickets; false: no CTA has a second item
-  RowsRange rows;       // of the sequences that it computes
-  bool second = false;  // the launch before it computes the sequences with more rows
-  EvenSplit even = {};  // even splits only
+  bool has_tickets = true;  // false: no CTA has a second item
+  RowsRange rows;           // of the sequences that it computes
+  bool second = false;      // the launch before it computes the sequences with more rows
+  EvenSplit even = {};      // even splits only
 };
 struct CombineStep {
   CombineVariant variant;
   int tile_q, tile_kv;  // of the forward kernel: query rows of a sequence, keys
   Parts parts;
-  PackParams pack;  // even splits only
-  EvenSplit even;   // likewise
+  PackGqaParams pack_gqa;  // even splits only
+  EvenSplit even;          // likewise
 };
 struct DeltaStep {
   DeltaVariant variant;
@@ -133,9 +133,9 @@ struct Launch {
   KernelSpec kernel;
   int grid = 0;  // CTAs, at least 1
   Step step;
-  bool overlaps = false;     // may start before the kernel before it in the stream has ended, and waits for it itself
-  bool alone = false;        // two CTAs find room on an SM, and there are SMs for all: each gets one of its own
-  std::string line() const;  // "KERNEL grid 132 section 8 tail 16 last 12 early smem 160KiB"
+  bool overlaps = false;  // may start before the kernel before it in the stream has ended, and waits for it itself
+  bool one_cta_an_sm = false;  // two CTAs find room on an SM, but there are SMs for all: each gets one of its own
+  std::string line() const;    // "KERNEL grid 132 section 8 tail 16 last 12 early smem 160KiB"
 };
 
 // Launches one after the other in one stream; none: there is nothing to compute.

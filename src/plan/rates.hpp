@@ -20,7 +20,7 @@ struct MeasuredRate {
   double iteration_us, item_us;
 };
 inline constexpr MeasuredRate measured_rates[] = {
-    // card, backward, det, narrow, dims, tile q, kv, mask, us of an iteration, of an item
+    // card, backward, det, fp8_mma, dims, tile q, kv, mask, us of an iteration, of an item
     {"h100", {false, false, false, {128, 128}, 128, 128, Mask::causal}, 1.533, 2.16},
     {"h100", {false, false, false, {128, 128}, 128, 128, Mask::none}, 1.418, 1.75},
     {"h100", {false, false, false, {128, 128}, 128, 128, Mask::window}, 1.533, 2.33},

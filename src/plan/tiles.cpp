@@ -46,7 +46,7 @@ constexpr Tiles four_m_tiles = {256, 64, 4};  // at head dim 64
 // for the largest score: they would spill in the inner loop.
 bool four_m_tiles_fit(const Problem& p) {
   const bool more =
-      p.ragged() || p.softcap > 0 || p.alibi || p.merges() || p.attention_chunk > 0 || is_8_bit(p.dtype_kv);
+      p.ragged() || p.softcap > 0 || p.alibi || p.merges_lse() || p.attention_chunk > 0 || is_8_bit(p.dtype_kv);
   return !p.max_logit && !(bounded_below(kernel_mask(p)) && more);
 }
 
@@ -89,14 +89,15 @@ Tiles fp8_tiles(const Problem& p, Dims dims, const Device& device) {
     const bool many_rows = mask == Mask::none || (mask == Mask::causal && p.seq_kv >= tuning::few_keys);
     return many_rows && !guards_modified_scores(p) && !p.alibi ? Tiles{192, 128, 4} : Tiles{128, 128, 4};
   }
-  const bool plain = !bounded_below(mask) && p.softcap == 0 && !p.alibi && !p.merges() && !p.max_logit;
+  const bool plain = !bounded_below(mask) && p.softcap == 0 && !p.alibi && !p.merges_lse() && !p.max_logit;
   if (dims.qk <= 128) return plain ? fp8_tiles_of_128(p, dims, device) : Tiles{128, 128, 3};
   if (dims.qk == 192 && !guards_modified_scores(p) && !p.alibi) return {128, 128, 2};
   return plain ? Tiles{128, 128, 2} : Tiles{128, 64, 3};
 }
 
 // 8-bit k and v with 16-bit q. A tile is dequantised once for all query rows of a CTA, so these are many; keys are 64
-// or 128 for the scales. Shared memory has room for stored tiles too, so rings are one stage shorter than of 16 bits.
+// or 128 for the scales. Shared memory has room for stored tiles too, so rings have one stage less than with 16-bit
+// types.
 Tiles dequantising_tiles(const Problem& p, Dims dims, const Device& device) {
   const auto of = [&](Tiles few_rows, Tiles many) { return of_two(p, dims, device, few_rows, many, many); };
   const Tiles rows_128 = few_rows_tiles(p, dims);
@@ -212,7 +213,7 @@ FwdVariant plain_variant(const Problem& p, Dims dims, Tiles tiles) {
           .score_mods = {.softcap = p.softcap > 0, .alibi = p.alibi},
           .pack_gqa = false,
           .split_kv = SplitKv::none,
-          .merges_lse = p.merges(),
+          .merges_lse = p.merges_lse(),
           .batch_invariant = p.invariant,
           .max_logit = p.max_logit,
           .gated = p.gate};

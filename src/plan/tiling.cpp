@@ -14,10 +14,10 @@
 namespace froghopper {
 namespace {
 
-// ---- Packed ----
+// ---- PackGQA ----
 
 // The most heads that share a key head, divide them evenly and fit an M tile.
-PackParams pack_of(const Problem& p) {
+PackGqaParams pack_gqa_of(const Problem& p) {
   const int64_t group = p.heads_q / p.heads_kv;
   int64_t heads = std::min<int64_t>(group, m_tile_rows);
   while (group % heads != 0) --heads;
@@ -25,15 +25,15 @@ PackParams pack_of(const Problem& p) {
 }
 
 // PackGQA tiles cost half a tile of 128 rows, and where there are as few rows as that, keys are read once a tile.
-bool pays_to_pack(const Problem& p, PackParams pack) {
-  const int64_t packed = ceil_div(p.seq_q, pack.rows) * m_tile_rows * (p.heads_q / pack.heads);
+bool pack_gqa_is_faster(const Problem& p, PackGqaParams pack) {
+  const int64_t with_pack_gqa = ceil_div(p.seq_q, pack.rows) * m_tile_rows * (p.heads_q / pack.heads);
   const int64_t plain = ceil_div(p.seq_q, 2 * m_tile_rows) * 2 * m_tile_rows * p.heads_q;
-  return 2 * packed <= plain;
+  return 2 * with_pack_gqa <= plain;
 }
 
-// Beside 8-bit k and v what is on its way from memory are stored tiles, so two stages of dequantised ones are enough.
+// With 8-bit k and v what is on its way from memory are stored tiles, so two stages of dequantised ones are enough.
 // Measured: docs/experiments/0031.
-Tiles packed_dequantising_tiles(Dims dims, bool token_scales) {
+Tiles dequantising_pack_gqa_tiles(Dims dims, bool token_scales) {
   if (above_256(dims)) return {m_tile_rows, scale_block / 4, 2};
   if (dims.qk == 64 || dims.qk > 128 || token_scales) return {m_tile_rows, 64, 2};
   return {m_tile_rows, 128, 2};
@@ -41,9 +41,9 @@ Tiles packed_dequantising_tiles(Dims dims, bool token_scales) {
 
 // One consumer, K and V read once: what counts is that enough bytes are on their way from memory. Measured:
 // docs/experiments/0031.
-Tiles packed_tiles(const Problem& p, Dims dims, bool exact) {
+Tiles pack_gqa_tiles(const Problem& p, Dims dims, bool exact) {
   if (kv_path(p.dtype, kv_of(p), /*pack_gqa=*/true) == KvPath::dequantises_on_load)
-    return packed_dequantising_tiles(dims, p.scale_tokens);
+    return dequantising_pack_gqa_tiles(dims, p.scale_tokens);
   if (dims.qk == 64 && exact) return {m_tile_rows, batch_invariant_tile_kv, 5};
   if (dims.qk == 64) return {m_tile_rows, 128, 4};
   if (dims.qk <= 128) return {m_tile_rows, 64, 3};
@@ -54,8 +54,8 @@ Tiles packed_tiles(const Problem& p, Dims dims, bool exact) {
 }
 
 // A single row that ends with the keys attends to all of them. Other masks take one kernel: what it compares beyond a
-// causal one is little beside the time of memory.
-Mask packed_mask(const Problem& p) {
+// causal one is little compared with the time of memory.
+Mask pack_gqa_mask(const Problem& p) {
   if (!p.masked()) return Mask::none;
   const bool attends_to_all = p.seq_q <= 1 && p.align != FH_TOP_LEFT && p.window_left == all_keys;
   return attends_to_all ? Mask::none : Mask::window;
@@ -74,7 +74,7 @@ struct Work {
   double all;       // kv tiles of all
   bool equal;       // all are as long
   Rate rate;        // of one SM; an iteration is a kv tile
-  double least_us;  // of memory alone
+  double least_us;  // only of memory
   int sms;
 };
 
@@ -89,8 +89,8 @@ double kv_tiles_of_all(const Problem& p, int64_t q_tiles, int64_t rows_of_tile, 
   double sum = 0, count = 0;
   for (int64_t tile = 0; tile < q_tiles; tile += step, ++count) {
     const int64_t first = tile * rows_of_tile, last = std::min(first + rows_of_tile, p.seq_q) - 1;
-    const auto seen = rule.tiles(first, last, tile_kv);
-    sum += static_cast<double>(seen.end - seen.begin);
+    const auto attended = rule.tiles(first, last, tile_kv);
+    sum += static_cast<double>(attended.end - attended.begin);
   }
   return 1.0 * p.batch * heads * q_tiles * sum / std::max(count, 1.0);
 }
@@ -108,7 +108,7 @@ double time_us(const Problem& p, const Work& work, int64_t parts) {
     const double mean = (work.all * work.rate.iteration_us + items * work.rate.item_us) / work.sms;
     busiest = std::max(mean, one) + tuning::left_over * one;
   }
-  return beside(busiest, work.least_us) + extra;
+  return overlapped(busiest, work.least_us) + extra;
 }
 
 // The number of parts with the least time; 1 where parts bring little.
@@ -123,7 +123,7 @@ int64_t best_parts(const Problem& p, const Work& work, double without_us, int64_
   return best;
 }
 
-Work work_of(const Problem& p, const FwdVariant& v, PackParams pack, const Device& device) {
+Work work_of(const Problem& p, const FwdVariant& v, PackGqaParams pack, const Device& device) {
   const int64_t rows = v.pack_gqa ? pack.rows : v.tiles.q, heads = p.heads_q / pack.heads;
   const int64_t q_tiles = ceil_div(p.seq_q, rows), keys = std::max<int64_t>(p.seq_kv, 1);
   Work work{};
@@ -134,7 +134,7 @@ Work work_of(const Problem& p, const FwdVariant& v, PackParams pack, const Devic
   work.sms = usable_sms(p, device);  // two CTAs of one share its speed
   work.rate = rate_of(v, device);
   if (!v.pack_gqa) return work;
-  if (fwd_dequantises_on_load(v)) {  // not where they dequantise: one alone is hardly faster than beside another
+  if (fwd_dequantises_on_load(v)) {  // not where they dequantise: one CTA an SM is hardly faster than two
     work.sms *= fwd_ctas_per_sm(v);
     work.rate.iteration_us *= fwd_ctas_per_sm(v);
   }
@@ -178,13 +178,14 @@ Choice plain_parts(const Problem& p, const FwdVariant& plain, Dims dims, int64_t
 
 }  // namespace
 
-bool may_pack_or_split(const Problem& p) { return !has_chunks(p) && !p.alibi && !p.merges(); }
+bool may_have_pack_gqa_or_split_kv(const Problem& p) { return !has_chunks(p) && !p.alibi && !p.merges_lse(); }
 
 std::optional<Problem> sequences_of_few_rows(const Problem& p, const Tiling& of_all, const Hints& hints) {
-  const bool mixed = p.varlen && p.paged() && p.batch > 1 && !p.invariant && may_pack_or_split(p) && p.heads_q > 0;
+  const bool mixed =
+      p.varlen && p.paged() && p.batch > 1 && !p.invariant && may_have_pack_gqa_or_split_kv(p) && p.heads_q > 0;
   if (!mixed || of_all.variant.pack_gqa || hints.tiles || hints.packed || hints.parts) return std::nullopt;
   Problem few = p;
-  few.seq_q = pack_of(p).rows;
+  few.seq_q = pack_gqa_of(p).rows;
   few.total_q = std::min(p.total_q, p.batch * few.seq_q);
   if (few.seq_q >= p.seq_q) return std::nullopt;
   return few;
@@ -192,19 +193,20 @@ std::optional<Problem> sequences_of_few_rows(const Problem& p, const Tiling& of_
 
 Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, const Hints& hints) {
   FwdVariant v = plain_variant(p, dims, {});
-  PackParams pack = {1, 0};
-  const bool may_pack = may_pack_or_split(p) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == m_tile_rows);
-  if (may_pack) pack = pack_of(p);
-  v.pack_gqa = hints.packed ? *hints.packed != 0 : may_pack && pays_to_pack(p, pack);
+  PackGqaParams pack = {1, 0};
+  const bool may_have_pack_gqa =
+      may_have_pack_gqa_or_split_kv(p) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == m_tile_rows);
+  if (may_have_pack_gqa) pack = pack_gqa_of(p);
+  v.pack_gqa = hints.packed ? *hints.packed != 0 : may_have_pack_gqa && pack_gqa_is_faster(p, pack);
   if (v.batch_invariant && batch_invariant_parts_of(p) > 1 &&
       part_bytes(p) * static_cast<double>(batch_invariant_parts_of(p)) > tuning::batch_invariant_bytes_most)
     v.pack_gqa = false;
   if (!v.pack_gqa) pack = {1, 0};
-  if (v.pack_gqa) v.mask = packed_mask(p);
+  if (v.pack_gqa) v.mask = pack_gqa_mask(p);
   v.tiles =
-      hints.tiles.value_or(v.pack_gqa ? packed_tiles(p, dims, v.batch_invariant) : tuned_tiles(p, dims, device));
+      hints.tiles.value_or(v.pack_gqa ? pack_gqa_tiles(p, dims, v.batch_invariant) : tuned_tiles(p, dims, device));
   v.kv.layout = kv_layout(p, v.tiles);
-  if (v.pack_gqa && v.tiles.q != m_tile_rows) pack = pack_of(p);  // refused below, by its tiles
+  if (v.pack_gqa && v.tiles.q != m_tile_rows) pack = pack_gqa_of(p);  // refused below, by its tiles
 
   if (v.batch_invariant) {
     v.split_kv = v.pack_gqa ? SplitKv::fixed : SplitKv::none;
@@ -222,8 +224,8 @@ Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, 
     parts = *hints.parts;
     if (parts > 1 && is_8_bit(p.dtype) && !v.pack_gqa)
       return unsupported(
-          text("parts={} is a hint for 16-bit q, and for packed tiles; plain tiles of 8-bit q are not "
-               "split. Leave parts out.",
+          text("parts={} is a hint for 16-bit q, and for PackGQA tiles; plain tiles of 8-bit q have "
+               "no split-KV. Leave parts out.",
                parts));
     if (parts > 1 && bytes * static_cast<double>(parts) > tuning::hinted_bytes_most)
       return unsupported(text("parts={} would take {:.0f} bytes of workspace; it can have 2^40. Leave parts out.",
@@ -232,15 +234,15 @@ Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, 
     const Work work = work_of(p, v, pack, device);
     parts = best_parts(p, work, time_us(p, work, 1), bounded);
     if (v.ragged) parts = std::max(parts, std::min(bounded, ceil_div(p.seq_kv, tuning::keys_of_ragged_part)));
-  } else if (may_pack_or_split(p) && !v.ragged && !is_8_bit(p.dtype) && !hints.tiles && v.mask != Mask::window &&
-             !p.seqused) {
+  } else if (may_have_pack_gqa_or_split_kv(p) && !v.ragged && !is_8_bit(p.dtype) && !hints.tiles &&
+             v.mask != Mask::window && !p.seqused) {
     const Choice best = plain_parts(p, v, dims, bounded, device);
     parts = best.count, v.tiles = best.tiles;
   }
   const auto dequantised = dequantised_variant(p, v, device);
   if (hints.dequantised.value_or(0) > 0 && (!dequantised || hints.parts.value_or(1) > 1))
     return unsupported(
-        "dequantised=1 is a hint for 16-bit q beside 8-bit k and v with one scale a head (beside bf16 q also with "
+        "dequantised=1 is a hint for 16-bit q with 8-bit k and v with one scale a head (with bf16 q also with "
         "others), o in q's type and plain tiles in one part, without softcap, alibi, smooth, accumulate, max_logit "
         "and invariant. Leave dequantised out.");
   const bool free = !hints.tiles && !hints.parts;

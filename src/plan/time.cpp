@@ -38,10 +38,11 @@ int64_t rows_of_one(int64_t bound, int64_t all, const Problem& p) {
 int64_t mean_rows_q(const Problem& p) { return p.varlen ? rows_of_one(p.seq_q, p.total_q, p) : p.seq_q; }
 int64_t mean_rows_kv(const Problem& p) { return p.kv_is_packed() ? rows_of_one(p.seq_kv, p.total_kv, p) : p.seq_kv; }
 
-// Calls with the q tile (of gradients the kv tile) of each item in turn. last_first: pairs whose last tile comes first.
+// Calls with the q tile (of gradients the kv tile) of each item, one after the other. last_first: pairs whose last tile
+// comes first.
 void each_tile(const Order& order, int heads, bool ragged, int last_first, const std::function<void(int)>& call) {
   if (!ragged) {
-    for (int number = 0; number < order.items; ++number) call(item_in_turn(order, number, last_first).of_pair);
+    for (int number = 0; number < order.items; ++number) call(item_in_dq_order(order, number, last_first).of_pair);
     return;
   }
   for (int sequence = 0; sequence < order.pairs / std::max(heads, 1); ++sequence)
@@ -79,30 +80,31 @@ Load load_of(TileSequence<int64_t> tiles) {
 Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& device) {
   const FwdVariant& v = step.variant;
   const int64_t rows_q = mean_rows_q(p), rows_kv = mean_rows_kv(p);
-  const int64_t rows = v.pack_gqa ? step.pack.rows : v.tiles.q, q_tiles = ceil_div(rows_q, rows);
+  const int64_t rows = v.pack_gqa ? step.pack_gqa.rows : v.tiles.q, q_tiles = ceil_div(rows_q, rows);
   const int64_t parts = step.parts.most;
   Main m{.tiles = {},
          .tiles_of_pair = q_tiles * parts,
          .order = step.order,
-         .heads = static_cast<int>(p.heads_q / step.pack.heads),
+         .heads = static_cast<int>(p.heads_q / step.pack_gqa.heads),
          .ragged = v.ragged,
          .last_first = v.mask != Mask::none ? step.order.pairs : 0,
          .workers = std::min(grid, usable_sms(p, device)),  // two CTAs of one share its speed
          .sms_of_worker = 1,
          .iterations_left = iterations_left(v, parts),
          .rate = rate_of(v, device),
-         .flops = (fwd_fp8_mma(v) ? 1.0 : 2.0) * v.tiles.q * v.tiles.kv * (fwd_sharers(v) * v.dims.qk + v.dims.v),
-         .exponentials = 1.0 * fwd_sharers(v) * v.tiles.q * v.tiles.kv};
+         .flops = (fwd_fp8_mma(v) ? 1.0 : 2.0) * v.tiles.q * v.tiles.kv *
+                  (fwd_consumers_per_m_tile(v) * v.dims.qk + v.dims.v),
+         .exponentials = 1.0 * fwd_consumers_per_m_tile(v) * v.tiles.q * v.tiles.kv};
   m.order.items_of_pair = static_cast<int>(q_tiles * parts);
   if (v.ragged) m.order.pairs = static_cast<int>(p.batch * m.heads);
   const int64_t each = step_of(m.tiles_of_pair);
   for (int64_t unit = each / 2; unit < m.tiles_of_pair; unit += each) {
     const int64_t first = unit / parts * rows;
-    auto seen = tiles_attended(p, rows_q, rows_kv, first, std::min(first + rows, rows_q) - 1, v.tiles.kv);
+    auto attended = tiles_attended(p, rows_q, rows_kv, first, std::min(first + rows, rows_q) - 1, v.tiles.kv);
     if (fwd_splits(v))  // evenly: about such parts
-      seen = v.batch_invariant ? batch_invariant_part_of<int64_t>(seen, unit % parts, parts)
-                               : part_of<int64_t>(seen, unit % parts, step.parts.tiles, parts);
-    m.tiles.push_back(load_of(seen));
+      attended = v.batch_invariant ? batch_invariant_part_of<int64_t>(attended, unit % parts, parts)
+                                   : part_of<int64_t>(attended, unit % parts, step.parts.tiles, parts);
+    m.tiles.push_back(load_of(attended));
   }
   return m;
 }
@@ -193,7 +195,7 @@ void add_main(Sum& sum, const Problem& p, const Step& step, int grid, const Devi
   sum.known &= m.rate.iteration_us > 0;
   if (!sum.known || m.workers == 0) return;
   const Shares shares = shares_of(m);
-  const double busiest_us = time_of(shares.busiest, m.rate), main_us = beside(busiest_us, least_us);
+  const double busiest_us = time_of(shares.busiest, m.rate), main_us = overlapped(busiest_us, least_us);
   sum.work_us += main_us;
   sum.flops += shares.all.iterations * m.flops, sum.exponentials += shares.all.iterations * m.exponentials;
   if (main_us < sum.longest_us) return;
@@ -229,7 +231,7 @@ void add(Sum& sum, const Problem& all, const ForwardStep& step, int grid, const 
   if (step.second) sum.work_us += launch_us;
   if (p.batch == 0 && all.batch > 0) return;
   sum.bytes += bytes_moved(p);
-  // Packed tiles of several rows of tiles read keys again, from L2 at best.
+  // Several rows of PackGQA tiles read keys again, from L2 at best.
   add_main(sum, p, step, grid, device, read_us(bytes_moved(p), device));
 }
 void add(Sum& sum, const Problem& p, const BackwardStep& step, int grid, const Device& device) {
@@ -246,7 +248,7 @@ void add(Sum& sum, const Problem& p, const CombineStep& step, int, const Device&
   if (!step.variant.even) return void(sum.work_us += combine_us(p, step.parts.most));
   // Each CTA of the kernel before begins a tile at most that others go on with, and two parts are usual.
   Problem rows = p;
-  rows.batch = 1, rows.varlen = false, rows.seq_q = step.even.ctas, rows.heads_q = step.pack.heads;
+  rows.batch = 1, rows.varlen = false, rows.seq_q = step.even.ctas, rows.heads_q = step.pack_gqa.heads;
   sum.work_us += combine_us(rows, 2);
 }
 void add(Sum& sum, const Problem& p, const DeltaStep& step, int, const Device& device) {
@@ -316,10 +318,10 @@ double kernel_us(const Problem& p, const FwdVariant& v, int64_t parts, const Dev
   }
   Workers workers(sms, rate, iterations_left(v, parts));
   for (int64_t tile = q_tiles; tile-- > 0;) {  // the heaviest first
-    const auto seen = attended_by(tile);
+    const auto attended = attended_by(tile);
     for (int64_t part = parts; part-- > 0;)  // of some there is nothing; they are handed out too
       for (int64_t pair = 0; pair < pairs; ++pair)
-        workers.take(load_of(part_of<int64_t>(seen, part, of_part, parts)));
+        workers.take(load_of(part_of<int64_t>(attended, part, of_part, parts)));
   }
   return time_of(workers.busiest(), rate);
 }
@@ -361,7 +363,7 @@ double combine_us(const Problem& p, int64_t parts) {
 }
 
 // The longer of the two, and a fifth more where they are as long. (Powers ask for no function of a newer glibc.)
-double beside(double one_us, double other_us) {
+double overlapped(double one_us, double other_us) {
   const double one = one_us * one_us, other = other_us * other_us;
   return std::sqrt(std::sqrt(one * one + other * other));
 }

@@ -47,9 +47,9 @@ std::string share_of_roof(const Estimate&, double us);
 Rate rate_of(const FwdVariant&, const Device&);
 Rate rate_of(const BwdVariant&, const Device&);
 
-// The forward kernel alone, not packed, the keys of a tile in up to so many parts (1 where ragged). Equal items take
-// whole rounds; few unequal ones are handed out one by one; many, and those of sequences with lengths of their own, are
-// taken to keep all SMs as busy.
+// Only the forward kernel, without PackGQA, the keys of a tile in up to so many parts (1 where ragged). Equal items
+// take whole rounds; few unequal ones are handed out one by one; many, and those of sequences with lengths of their
+// own, are taken to keep all SMs as busy.
 double kernel_us(const Problem&, const FwdVariant&, int64_t parts, const Device&);
 // With the launches before and after it: what dequantises k and v, what combines parts.
 double forward_us(const Problem&, const FwdVariant&, int64_t parts, const Device&);
@@ -68,6 +68,6 @@ double combine_us(const Problem&, int64_t parts);     // the launch that combine
 double dequantise_us(const Problem&, const Device&);  // the launch that gives 8-bit k and v q's type
 double values_of_keys(const Problem&);                // that k and v have
 double part_bytes(const Problem&);                    // that one part of all rows takes
-double beside(double one_us, double other_us);        // two that hide each other in part
+double overlapped(double one_us, double other_us);    // of two that overlap in part
 
 }  // namespace froghopper

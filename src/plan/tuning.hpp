@@ -67,9 +67,9 @@ constexpr int page_box_least = 8;
 
 // ---- Split-KV, dequantised K and V ----
 
-// Of the workspace: what parts may take; what a hint may ask for; what packed batch-invariant tiles may take, which
-// have room for all parts of seq_kv keys (else they are not packed: the bits are the same); and what dequantised K
-// and V may take (else they are dequantised tile by tile).
+// Of the workspace: what parts may take; what a hint may ask for; what batch-invariant PackGQA tiles may take, which
+// have room for all parts of seq_kv keys (else there is no PackGQA: the bits are the same); and what dequantised K and
+// V may take (else they are dequantised tile by tile).
 constexpr double parts_bytes_most = 256 << 20, hinted_bytes_most = 0x1p40, batch_invariant_bytes_most = 1 << 30,
                  dequantised_bytes_most = 1 << 30;
 constexpr int64_t parts_tried = 128;  // about one for each SM of the cards
@@ -78,7 +78,7 @@ constexpr double worth_it = 0.98;
 // By the rough model, of the best time so far: parts that take longer are not handed out item by item.
 constexpr double hopeless = 1.25;
 constexpr int64_t parts_apart = 3;  // unequal items: so many parts fewer or more than the rough model's are tried
-// Unequal items are drawn one by one, the heaviest first: what is left over at the end is a part of one.
+// Unequal items are fetched one by one, the heaviest first: what is left over at the end is a part of one.
 constexpr double left_over = 0.2;
 constexpr int64_t tiles_sampled = 64;  // of many q tiles a sample is enough
 // The least kv tiles of a part: larger tiles read keys less often and pay where parts are long.
@@ -103,10 +103,10 @@ constexpr int64_t short_rows = 4096;
 // The part of every pair's q tiles, the lightest, that is held back to fill the gaps at the end: in percent, from the
 // same measurement. Of few tiles none: one of three is a third of the keys that a section would have used again.
 constexpr int tail_percent(int64_t q_tiles) { return q_tiles <= 4 ? 0 : q_tiles <= 16 ? 30 : 50; }
-// Items an SM: from more on an item is drawn early where all are equal, or of a few tiles of so many keys. On an H200
-// at 512 to 16k keys, late is up to 1.5 times as fast where items are few, and up to 1.08 times where a mask makes
-// them unequal; early is 1 to 2 % faster where they are many.
-constexpr int items_drawn_early = 8, early_tile_kv = 128;
+// Items an SM: with more of them the tile fetch is eager where all are equal, or of a few tiles of so many keys. On an
+// H200 at 512 to 16k keys, a deferred fetch is up to 1.5 times as fast where items are few, and up to 1.08 times where
+// a mask makes them unequal; an eager one is 1 to 2 % faster where they are many.
+constexpr int items_fetched_eagerly = 8, eager_tile_kv = 128;
 constexpr int items_in_one_section = 4;  // an SM: of so few a section's heaviest would come too late
 constexpr int64_t varlen_rounds = 2;  // the heaviest item is a quarter of a CTA's share where sequences are so short
 // Up to so many keys an item is shorter than a launch's first ticket, 2 us. On an H200, without tickets items of 64
@@ -117,7 +117,8 @@ constexpr int64_t keys_without_tickets = 512;
 
 // CTAs that add to dQ in order pay with so few kv tiles of a pair (fewer under a causal mask at head dim 64) and sums
 // of 16 MiB and more: the first CTA writes, so nothing is cleared and read. docs/experiments/0012.
-constexpr int64_t ordered_kv_tiles = 4, ordered_kv_tiles_causal_64 = 2, ordered_floats_least = 16 * mib / 4;
+constexpr int64_t deterministic_kv_tiles = 4, deterministic_kv_tiles_causal_64 = 2,
+                  deterministic_floats_least = 16 * mib / 4;
 // The lightest kv tiles come first where each has so few Q iterations less than the one before: with more they do not
 // wait for an add, on paper. docs/experiments/0014.
 constexpr int64_t light_first_iterations = 2;
@@ -129,9 +130,9 @@ constexpr int64_t packed_short_heads = 8, packed_short_keys = 2048, packed_short
 // docs/experiments/0016.
 constexpr int64_t serpentine_pairs_most = 2;
 constexpr double serpentine_off_most = 0.15, short_pairs_in_flight = 4;
-// Bytes of pairs side by side: as many as fit a share of L2, of ordered ones as many as wait least for each other and
-// fit L2, half as many of so few keys. docs/experiments/0013, 0014.
-constexpr int64_t pairs_bytes = 16 * mib, ordered_pairs_bytes = 32 * mib, ordered_short_keys = 2048;
+// Bytes of pairs side by side: as many as fit a share of L2, of deterministic ones as many as wait least for each other
+// and fit L2, half as many of so few keys. docs/experiments/0013, 0014.
+constexpr int64_t pairs_bytes = 16 * mib, deterministic_pairs_bytes = 32 * mib, deterministic_short_keys = 2048;
 // Rounds of kv tiles in the one section at the end; one of them up to so many keys. docs/experiments/0015.
 constexpr int64_t rounds_at_the_end = 2, one_round_keys = 1024;
 

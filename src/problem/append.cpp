@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// problem: what an append problem alone has: its rules, which tensors go together, and where its rows go.
+// problem: what only an append problem has: its rules, which tensors go together, and where its rows go.
 #include <cmath>
 
 #include "src/base/counted.hpp"
@@ -134,7 +134,7 @@ Result<void> check_given_scales(const Problem& p, const Views& views) {
   for (const auto& [name, view] : all)
     for (int64_t head = 0; view.data && head < view.heads; ++head)
       if (const float x = view.as<float>()[view.at(0, 0, head)]; !(x > 0) || !std::isfinite(x))
-        return wrong(text("{} of head {} is {}; numbers are divided by it. Use a positive one.", name, head, x));
+        return wrong(text("{} of head {} is {}; values are divided by it. Use a positive one.", name, head, x));
   return {};
 }
 
@@ -211,13 +211,13 @@ std::string incomplete_append(const Problem& p, const Views& v) {
   if (!any) return "q, k and v are NULL; there is nothing to append. Set one of them, with what is written of it.";
   const struct {
     const char *name, *other;
-    const View &of, &beside;
+    const View &of, &its;
     bool demanded;
-  } beside[] = {{"k", "scale_k", v.k, v.scale_k, is_8_bit(p.dtype_kv)},
-                {"v", "scale_v", v.v, v.scale_v, is_8_bit(p.dtype_kv)},
-                {"q", "norm_q", v.q, v.norm_q, false},
-                {"k", "norm_k", v.k, v.norm_k, false}};
-  for (const auto& [name, other, of, its, demanded] : beside) {
+  } together[] = {{"k", "scale_k", v.k, v.scale_k, is_8_bit(p.dtype_kv)},
+                  {"v", "scale_v", v.v, v.scale_v, is_8_bit(p.dtype_kv)},
+                  {"q", "norm_q", v.q, v.norm_q, false},
+                  {"k", "norm_k", v.k, v.norm_k, false}};
+  for (const auto& [name, other, of, its, demanded] : together) {
     if (of.empty() || its.empty()) continue;
     if (!of.data && its.data)
       return text("{0} is set and {1} is NULL; it would be ignored. Set {1}, or leave {0} NULL.", other, name);

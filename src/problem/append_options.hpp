@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// problem: the rows of the table of options that an append problem alone has. option_table.cpp puts them before
+// problem: the rows of the table of options that only an append problem has. option_table.cpp puts them before
 // the last one of the others.
 #pragma once
 #include <array>

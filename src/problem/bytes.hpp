@@ -19,7 +19,7 @@ inline double bytes_moved(const Problem& p, double all_rows_q, double all_rows_k
            ((element + size_of(p.dtype_kv)) * dims + of_scales) * all_rows_q * double(p.heads_kv);
   if (p.quantises()) return (element + size_of(p.dtype_kv)) * (double(p.dim_qk) * rows_q + dims * rows_kv);
   const double row_o = size_of(p.dtype_o) * double(p.dim_v), of_o = row_o + sizeof(float);
-  const double row_q = element * double(p.dim_qk) + of_o * (p.merges() ? 2 : 1) + (p.gate ? row_o : 0);
+  const double row_q = element * double(p.dim_qk) + of_o * (p.merges_lse() ? 2 : 1) + (p.gate ? row_o : 0);
   const double forward = row_q * rows_q + (size_of(p.dtype_kv) * dims + of_scales) * rows_kv;
   if (p.op != FH_BACKWARD) return forward;
   const double written = double(p.dim_qk + (p.gate ? p.dim_v : 0)) * rows_q + dims * rows_kv;

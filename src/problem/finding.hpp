@@ -36,7 +36,7 @@ Finding paging(const fh_problem&);
 Finding reach(const fh_problem&);
 
 // append.cpp
-Finding only_append(const fh_problem&);  // all rules that an append problem alone has
+Finding only_append(const fh_problem&);  // all rules that only an append problem has
 Finding no_append(const fh_problem&);    // of other operations: the types of its tables are as they were
 
 }  // namespace froghopper

@@ -14,7 +14,7 @@ struct Side {
   const char* name;  // "q", "kv"
   int64_t seq, total;
   const int32_t *cu_seqlens, *seqused;
-  bool gaps = false;  // cu_seqlens says where sequences begin, seqused alone how long they are
+  bool gaps = false;  // cu_seqlens says where sequences begin, and only seqused how long they are
 };
 
 Side queries(const Problem& p, const Views& v) {
@@ -51,6 +51,14 @@ Rows rows_of(const Side& side, int64_t b) {
   return rows;
 }
 
+// The sequence of which there are most, so that a bound is raised once.
+int64_t where_most(const Side& side, int64_t batch, int64_t Rows::*count) {
+  int64_t found = 0;
+  for (int64_t b = 1; b < batch; ++b)
+    if (rows_of(side, b).*count > rows_of(side, found).*count) found = b;
+  return found;
+}
+
 std::string wrong_lengths(const Side& side, int64_t batch) {
   const char* const name = side.name;
   // Then all sequences are alike and right. There may be any number of them where they have no rows.
@@ -73,15 +81,20 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
     if (side.cu_seqlens && rows.first + rows.extent > side.total)
       return text("cu_seqlens_{}[{}] is {} and total_{} is {}; no sequence reaches past the total. Raise the total.",
                   name, b + 1, rows.first + rows.extent, name, side.total);
-    if (rows.extent > side.seq && !side.gaps)
-      return text("sequence {} has {} and seq_{} is {}; seq_{} is an upper bound on all of them. Raise it.", b,
-                  counted(rows.extent, "row"), name, side.seq, name);
+    if (rows.extent > side.seq && !side.gaps) {
+      const int64_t longest = where_most(side, batch, &Rows::extent), most = rows_of(side, longest).extent;
+      return text("sequence {} has {} and seq_{} is {}; seq_{} is an upper bound on all of them. Raise it to {}.",
+                  longest, counted(most, "row"), name, side.seq, name, most);
+    }
     if (rows.used < 0 || rows.used > rows.extent)
       return text("seqused_{}[{}] is {} and the sequence has {}; at most all of them count. Use {}.", name, b,
                   rows.used, counted(rows.extent, "row"), from_0_to(rows.extent));
-    if (rows.used > side.seq)
-      return text("seqused_{0}[{1}] is {2} and seq_{0} is {3}; seq_{0} is an upper bound on all of them. Raise it.",
-                  name, b, rows.used, side.seq);
+    if (rows.used > side.seq) {
+      const int64_t longest = where_most(side, batch, &Rows::used), most = rows_of(side, longest).used;
+      return text(
+          "seqused_{0}[{1}] is {2} and seq_{0} is {3}; seq_{0} is an upper bound on all of them. Raise it to {2}.",
+          name, longest, most, side.seq);
+    }
   }
   return {};
 }

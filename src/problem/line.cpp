@@ -235,10 +235,11 @@ std::string missing_word(const std::vector<Word>& words) {
   };
   for (const Option& option : options())
     if (option.required && !has(option.key())) return text("{0}N is missing. Add {0} and its number.", option.word);
-  const bool q_alone = has("page") || words[0].all == "append";  // is packed
-  if (has("varlen") && !q_alone && !(has("tq") && has("tkv")))
+  const bool only_q_packed = has("page") || words[0].all == "append";
+  if (has("varlen") && !only_q_packed && !(has("tq") && has("tkv")))
     return "varlen is there without tqN or tkvN. Add the rows of the packed q and of the packed k and v.";
-  if (has("varlen") && q_alone && !has("tq")) return "varlen is there without tqN. Add the rows of the packed q.";
+  if (has("varlen") && only_q_packed && !has("tq"))
+    return "varlen is there without tqN. Add the rows of the packed q.";
   if (has("page") != has("pages"))
     return "pageN and pagesN go together, rows of a page and pages of the pool. Add the one that is missing.";
   if (has("causal") && has("window"))

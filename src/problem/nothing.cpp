@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// problem: a problem writes rows of q's tensors, and of k's where it makes gradients or 8-bit copies; beside these
-// lists that have values for sequences and heads, also where there are no rows.
+// problem: a problem writes rows of q's tensors, and of k's where it makes gradients or 8-bit copies; in addition to
+// these lists that have values for sequences and heads, also where there are no rows.
 #include "src/problem/nothing.hpp"
 
 #include "src/base/text.hpp"

@@ -63,7 +63,7 @@ struct Option {
   const char* name;  // in fh_problem, and in froghopper::Problem of froghopper.hpp
   OptionField field;
   unsigned ops = of_all;   // which operations have it
-  bool of_8_bits = false;  // of 8-bit k and v alone, which have no gradients
+  bool of_8_bits = false;  // only of 8-bit k and v, which have no gradients
 
   // In a line: the letters before the value, with '=' where one stands between them.
   std::string_view word = "";
@@ -71,7 +71,7 @@ struct Option {
   bool (*shown)(const Problem&) = nullptr;  // whether a line has the word; null: where the value is not 0
 
   // What is refused: a value below the least, with what is said after "NAME is VALUE; ". Null: a rule of validate.cpp
-  // names other values beside it.
+  // also names other values.
   int64_t least = no_least;
   const char* below = nullptr;
   // In an operation that does not have it, after "NAME is VALUE and op is OP; ". Null: it says how scores are made of

@@ -28,7 +28,7 @@ struct Problem {
   bool sink = false;
   bool deterministic = false;
   int64_t max_sms = 0;
-  bool accumulate = false;                              // gradients are added to what is there; forward: merges()
+  bool accumulate = false;                              // gradients are added to what is there; forward: merges_lse()
   Dtype dtype_kv = Dtype::bf16, dtype_o = Dtype::bf16;  // of k and v; of o
   int64_t scale_rows = 0;        // of 8-bit types: rows of a sequence that share a scale; 0: all
   bool scale_v_columns = false;  // v has a scale for each column instead
@@ -64,7 +64,7 @@ struct Problem {
   bool quantises() const { return op == FH_QUANTISE; }
   bool appends() const { return op == FH_APPEND; }
   // The output is that over the keys of earlier calls too, which o and lse hold.
-  bool merges() const { return op == FH_FORWARD && accumulate; }
+  bool merges_lse() const { return op == FH_FORWARD && accumulate; }
   Problem forward() const {  // of a backward problem: the one whose o and lse it reads
     Problem p = *this;
     p.op = FH_FORWARD, p.accumulate = false;
@@ -77,7 +77,7 @@ struct Problem {
   bool paged() const { return page_size > 0; }
   // Lengths of sequences are read where they are computed.
   bool ragged() const { return varlen || seqused || paged(); }
-  // The key that query row 0 is level with, of a sequence with so many rows.
+  // The key where the diagonal of query row 0 is, of a sequence with so many rows.
   int64_t diagonal(int64_t rows_q, int64_t rows_kv) const { return align == FH_TOP_LEFT ? 0 : rows_kv - rows_q; }
   int64_t rows_q() const { return batches() * extent_q(); }  // rows of q and o over all sequences
   int64_t rows_kv() const { return kv_is_packed() ? total_kv : batch * seq_kv; }  // likewise; in pages, at most

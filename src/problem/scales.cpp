@@ -10,7 +10,7 @@ namespace {
 using RowsOf = Rows (*)(const Problem&, const Views&, int64_t sequence);
 
 constexpr const char* rule_of_scales =
-    "a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126). Use 1 for numbers that stand for themselves.";
+    "a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126). Use 1 for values that stand for themselves.";
 // Which scale that is, of as many as its tensor has along an axis.
 std::string place(int64_t sequence, const View& scales, int64_t block, int64_t head, int64_t column) {
   return text("sequence {}{}, head {}{}", sequence, scales.seq > 1 ? text(", block {}", block) : "", head,

@@ -58,7 +58,7 @@ Use where_smooth(const Problem& p) {
   return p.quantises() ? Use::may_write : Use::read;
 }
 Use where_appending(const Problem& p, Use use) { return p.appends() ? use : Use::absent; }
-// The keys and values that come in: beside a cache they have the rows of q.
+// The keys and values that come in: with a cache they have the rows of q.
 Shape rows_of_new_kv(const Problem& p, int64_t dim) {
   if (!p.appends()) return rows_of_kv(p, dim, of_kv(p));
   return {p.batches(), p.extent_q(), p.heads_kv, dim, element_of(p.dtype)};
@@ -131,11 +131,11 @@ constexpr std::array table{
     Tensor{"scale_v", "8-bit v", "dtype_kv to FH_E4M3 or FH_E5M2", scale_values, &Views::scale_v,
            &fh_tensors::scale_v, [](const Problem& p) { return scales_of_kv(p, scales_of_v(p)); },
            [](const Problem& p) { return where_8_bit(p, p.dtype_kv); }},
-    Tensor{"quantised_q", quantise, set_quantise, "q in 8 bits", &Views::quantised_q, &fh_tensors::quantised_q,
+    Tensor{"quantised_q", quantise, set_quantise, "8-bit q", &Views::quantised_q, &fh_tensors::quantised_q,
            [](const Problem& p) { return rows_of_q(p, p.dim_qk, of_quantised(p)); }, where_quantised},
-    Tensor{"quantised_k", quantise, set_quantise, "k in 8 bits", &Views::quantised_k, &fh_tensors::quantised_k,
+    Tensor{"quantised_k", quantise, set_quantise, "8-bit k", &Views::quantised_k, &fh_tensors::quantised_k,
            [](const Problem& p) { return rows_of_kv(p, p.dim_qk, of_quantised(p)); }, where_quantised},
-    Tensor{"quantised_v", quantise, set_quantise, "v in 8 bits", &Views::quantised_v, &fh_tensors::quantised_v,
+    Tensor{"quantised_v", quantise, set_quantise, "8-bit v", &Views::quantised_v, &fh_tensors::quantised_v,
            [](const Problem& p) { return rows_of_kv(p, p.dim_v, of_quantised(p)); }, where_quantised},
     Tensor{"mean_k", "smooth", "smooth", means_of_rows, &Views::mean_k, &fh_tensors::mean_k,
            [](const Problem& p) { return means(p, p.dim_qk); }, where_smooth},

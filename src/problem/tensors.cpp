@@ -69,8 +69,7 @@ std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, cons
         p.page_size);
   if (tensor.view == &Views::cu_seqlens_kv && p.appends() && p.varlen && given.data)
     return "cu_seqlens_kv is set and op is FH_APPEND; cu_seqlens_q is of k and v too, and a cache is not packed. "
-           "Leave "
-           "cu_seqlens_kv NULL.";
+           "Leave cu_seqlens_kv NULL.";
   if (use == Use::absent && given.data && !*tensor.option)
     return text("{0} is set, but op is {1}, which has no {0}. Leave {0} NULL.", tensor.name, name_of(p.op));
   if (use == Use::absent && given.data && tensor.view == &Views::block_table && p.paged())

@@ -134,7 +134,8 @@ struct Rows {
   int64_t batch;   // index into the tensor's first extent; 0 for packed tensors
   int64_t first;   // row index in the packed tensor; 0 for batched tensors
   int64_t extent;  // rows that o and lse have for it
-  int64_t used;    // rows that count: query rows from there on see nothing, keys from there on are unseen
+  int64_t
+      used;  // rows that count: query rows from there on attend to nothing, and nothing attends to keys from there on
 };
 // Host memory only (CPU backend, oracle, tests). Bad lengths (cu_seqlens that do not begin with 0, fall, reach past
 // total or make a sequence longer than seq; seqused outside its sequence): a Failure.
@@ -199,7 +200,7 @@ class Scales {
     return first_ + (by_token_ ? tokens_.at(row, head_) : rows_ > 0 ? row / rows_ * step_ : 0);
   }
   float at(int64_t row, int64_t column) const { return first_ ? of_row(row)[columns_ ? column : 0] : 1; }
-  int64_t end_of_block(int64_t row) const { return (row / rows_ + 1) * rows_; }  // by_rows() alone
+  int64_t end_of_block(int64_t row) const { return (row / rows_ + 1) * rows_; }  // by_rows() only
   // Of `count` rows from `first` on; not by column.
   void of_rows(int64_t first, int64_t count, float* to) const {
     for (int64_t i = 0; i < count;) {

@@ -45,7 +45,7 @@ Result<Problem> Problem::from(const fh_problem& user) {
   constexpr Finding (*of_others[])(const fh_problem&) = {known_values, elsewhere, no_append, types,  least_values,
                                                          heads,        dims,      packing,   paging, window,
                                                          factors,      scales,    merging,   reach};
-  Finding missing;  // a description that contradicts itself besides is refused for that
+  Finding missing;  // a description that also contradicts itself is refused for that
   for (auto rule :
        raw(whole->op) == FH_APPEND ? std::span<Finding (*const)(const fh_problem&)>(of_append) : of_others) {
     Finding found = rule(*whole);
@@ -134,13 +134,13 @@ Finding types_to_quantise(const Types& t) {
   return {};
 }
 
-// Which types go together: all alike; or 8-bit k and v, with q alike or of 16 bits, and an o that is not 8-bit.
+// Which types go together: all alike; or 8-bit k and v, with q alike or 16-bit, and an o that is not 8-bit.
 Finding types(const fh_problem& p) {
   const Types t(p);
   if (p.op == FH_QUANTISE) return types_to_quantise(t);
   if (t.kv != t.q && !(is_8_bit(t.kv) && size_of(t.q) == 2))
     return not_computed(text(
-        "dtype_kv is {} and dtype is {}; k and v are of q's type, or of an 8-bit type beside q in f16 or bf16. Set "
+        "dtype_kv is {} and dtype is {}; k and v are of q's type, or of an 8-bit type with q in f16 or bf16. Set "
         "dtype_kv to FH_USUAL, or convert.",
         name_of(t.kv), name_of(t.q)));
   if (merges(p) && t.o != Dtype::f32)

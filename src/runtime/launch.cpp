@@ -39,8 +39,8 @@ CUresult start(const Driver& driver, Ready& ready, CUstream stream) {
   config.blockDimX = static_cast<unsigned>(launch.kernel.threads);
   config.blockDimY = config.blockDimZ = 1;
   // Where another kernel ends, the hardware would put two CTAs on an SM that is free, and none on one that soon is.
-  const int alone = launch.alone ? smem_bytes_alone : 0;
-  config.sharedMemBytes = static_cast<unsigned>(std::max(launch.kernel.smem_bytes, alone));
+  const int least = launch.one_cta_an_sm ? smem_bytes_of_one_cta_an_sm : 0;
+  config.sharedMemBytes = static_cast<unsigned>(std::max(launch.kernel.smem_bytes, least));
   config.hStream = stream;
   CUlaunchAttribute overlap{};
   overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;

@@ -96,7 +96,7 @@ Result<void> make_ready(const Driver& driver, const Gpu& gpu, const Loaded& load
   const auto context = primary_context(driver, gpu);
   if (!context) return context.failure();
   const int smem_bytes =
-      std::max(spec.smem_bytes, smem_bytes_alone);  // a launch may ask for more than the kernel uses
+      std::max(spec.smem_bytes, smem_bytes_of_one_cta_an_sm);  // a launch may ask for more than the kernel uses
   CUresult result = driver.cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes,
                                                 loaded.kernel, gpu.handle);
   if (result == CUDA_SUCCESS) {

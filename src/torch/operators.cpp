@@ -44,7 +44,7 @@ enum Form : int64_t {
 
 PerThread<Table> tables;
 
-// What both operators read besides q, k and v.
+// What both operators read in addition to q, k and v.
 enum Side { sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, sides };
 
 Tensor optional(StableIValue value) {

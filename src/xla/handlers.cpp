@@ -5,6 +5,7 @@
 //   problem     text   "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal"
 //   operands    text   names of the fields of fh_tensors that the arguments are, in their order: "q k v sink"
 //   results     text   likewise; a last "workspace" is bytes to compute in: "o lse workspace"
+//   names       text   what messages call fields: "seq_q=max_seqlen_q;total_q=the number of rows of q"; may be missing
 //
 // Arrays are dense, in the order of docs and header. The workspace is aligned here, so it has 255 bytes to spare.
 // Only XLA's C interface is used, and of that what its first version had: one binary serves every XLA that says 0.x. It
@@ -21,6 +22,7 @@
 #include <xla/ffi/api/c_api.h>
 
 #include "src/xla/arrays.hpp"
+#include "src/xla/names.hpp"
 
 namespace {
 
@@ -160,8 +162,11 @@ Wrong run(const XLA_FFI_CallFrame& frame, const char* target, void* stream) {
   const bool moved = o != call.tensors.o.data || lse != call.tensors.lse || most != call.tensors.max_logit;
   if (call.problem.accumulate && moved)
     return invalid("o and lse are merged where they lie, and the results lie elsewhere. Alias them to the operands.");
-  return library_says(
-      fh_attention(&call.problem, target, &call.tensors, call.workspace, call.workspace_bytes, stream));
+  Wrong wrong =
+      library_says(fh_attention(&call.problem, target, &call.tensors, call.workspace, call.workspace_bytes, stream));
+  const auto names = attribute(frame, "names");
+  if (names && !names->empty()) wrong.text = froghopper::xla::renamed(wrong.text, *names);
+  return wrong;
 }
 
 // XLA says which GPU a call is for. The first versions did not; there it is the one whose context is current.

@@ -26,7 +26,7 @@ inline bool has_gradients(const std::string& line) {
   if (!parsed) return true;
   const Problem& p = parsed->problem;
   if (p.op != FH_FORWARD && p.op != FH_BACKWARD) return false;
-  return !(is_8_bit(p.dtype_kv) || p.merges() || p.invariant || p.max_logit);
+  return !(is_8_bit(p.dtype_kv) || p.merges_lse() || p.invariant || p.max_logit);
 }
 
 // The lines that are cases; backward: of all types with gradients, since a case of the forward pass is one of its

@@ -11,7 +11,7 @@ namespace froghopper::runtime {
 
 namespace {
 
-SplitParams split_of(const Run& run, const Parts& parts, const PackParams& pack, const EvenSplit& even) {
+SplitParams split_of(const Run& run, const Parts& parts, const PackGqaParams& pack, const EvenSplit& even) {
   const Problem& problem = run.plan.problem;
   const int64_t rows = problem.varlen ? problem.total_q : problem.batch * problem.seq_q;
   const Workspace& workspace = run.plan.workspace;
@@ -26,7 +26,7 @@ SplitParams split_of(const Run& run, const Parts& parts, const PackParams& pack,
                    .heads_of_class = static_cast<int>(problem.heads_q) / pack.heads / even.classes,
                    .sequences = static_cast<int>(problem.batch),
                    .ctas_of_class = even.ctas / even.classes,
-                   .goes_on = run.slice<ContinuedTile>(workspace.goes_on)};
+                   .shared_q_tiles = run.slice<SharedQTile>(workspace.shared_q_tiles)};
   return params;
 }
 
@@ -91,12 +91,12 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
   if (fwd_has_scales(step.variant)) params.block_scales = block_scales(run);
   params.sums = run.slice<float>(run.plan.workspace.sums);
   params.order = step.order;
-  params.queue = {step.draws ? run.slice<unsigned long long>(run.plan.workspace.tickets) + step.second : nullptr,
-                  run.tag};
+  params.queue = {
+      step.has_tickets ? run.slice<unsigned long long>(run.plan.workspace.tickets) + step.second : nullptr, run.tag};
   params.rows = step.rows;
-  params.beside_another = step.second && problem.max_sms == 0;  // else the two would have more SMs than that
-  params.pack = step.pack;
-  if (fwd_splits(step.variant)) params.split = split_of(run, step.parts, step.pack, step.even);
+  params.overlaps_another = step.second && problem.max_sms == 0;  // else the two would have more SMs than that
+  params.pack_gqa = step.pack_gqa;
+  if (fwd_splits(step.variant)) params.split = split_of(run, step.parts, step.pack_gqa, step.even);
   params.chunk = chunk_of(problem);
   if (problem.alibi) params.slopes = scale_values(views.alibi_slopes);
   if (problem.smooth)
@@ -125,10 +125,11 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   // PackGQA tiles read K and V once, at the memory's speed: there L2 must not read ahead of the copy engine, which
   // costs 6 % on an H200. With 8-bit K and V and head dims above 256 there is room only for two tiles, and reading
   // ahead makes them come sooner: by 3 %, with pages.
-  const bool packed = step.variant.pack_gqa, few_stages = fwd_reads_8_bit(step.variant) && step.variant.dims.qk > 256;
-  const Boxes boxes_q = packed ? Boxes{step.pack.rows, step.pack.heads} : Boxes{tiles.q};
+  const bool pack_gqa = step.variant.pack_gqa,
+             few_stages = fwd_reads_8_bit(step.variant) && step.variant.dims.qk > 256;
+  const Boxes boxes_q = pack_gqa ? Boxes{step.pack_gqa.rows, step.pack_gqa.heads} : Boxes{tiles.q};
   const Boxes boxes_kv = {.rows = problem.paged() ? box_of_pages(problem, tiles) : tiles.kv,
-                          .ahead = !packed || few_stages};
+                          .ahead = !pack_gqa || few_stages};
   const auto q = set_map(driver, ragged, {"q", views.q}, boxes_q, stand_in, params.q);
   if (!q) return q.failure();
   const Workspace& workspace = run.plan.workspace;
@@ -155,7 +156,7 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
 Result<Params> make_params(const Driver&, const Run& run, const FillStep&) {
   const View& to = run.views.max_logit;
   return Params{FillParams{
-      .to = to.as<float>(), .count = to.batch * to.heads, .number = -std::numeric_limits<float>::infinity()}};
+      .to = to.as<float>(), .count = to.batch * to.heads, .value = -std::numeric_limits<float>::infinity()}};
 }
 
 Result<Params> make_params(const Driver&, const Run& run, const DequantiseStep&) {
@@ -191,7 +192,7 @@ Result<Params> make_params(const Driver&, const Run& run, const CombineStep& ste
   const Problem& problem = run.plan.problem;
   const Views& views = run.views;
   CombineParams params{};
-  params.split = split_of(run, step.parts, step.pack, step.even);
+  params.split = split_of(run, step.parts, step.pack_gqa, step.even);
   params.o = strided(views.o);
   params.lse = row_scalars(views.lse);
   params.sink = views.sink.as<float>();
@@ -206,7 +207,7 @@ Result<Params> make_params(const Driver&, const Run& run, const CombineStep& ste
   params.scale_log2 = scale_of(problem).scale_log2;
   params.ragged = lengths_of(problem, views);
   params.gate = strided(views.gate);
-  params.pack = step.pack;
+  params.pack_gqa = step.pack_gqa;
   params.ctas = step.even.ctas;
   return Params{params};
 }

@@ -34,7 +34,7 @@ MaskParams mask_of(const Problem& problem) {
 
 int chunk_of(const Problem& problem) { return at_most_no_bound(problem.attention_chunk); }
 
-// A scale of zero is the least float instead: with any q.k a score is below 2^-20 then, but that of a hidden key, -inf,
+// A scale of zero is the least float instead: with any q.k a score is below 2^-20 then, but that of a masked key, -inf,
 // stays -inf. Of a tiny softcap every tanh is -1, 0 or 1 in either case, but 0 times infinity would be none of them.
 ScaleParams scale_of(const Problem& problem) {
   constexpr double least = std::numeric_limits<float>::denorm_min(), largest_cap_scale = 0x1p100;

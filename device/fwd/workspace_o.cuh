@@ -12,7 +12,7 @@
 namespace froghopper::fwd {
 
 template <FwdVariant V>
-struct KeptO {
+struct WorkspaceO {
   using Output = tile::Accum<fwd_columns(V)>;
   static constexpr int groups = fwd_columns(V) / 8, headers = fwd_sums_headers(V);
 

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What froghopper.jax says of lengths that only the numbers in an array show: the names of the call, whichever library
+they come from, whether the program is the user's or not. Of axes it tells once."""
+import re
+
+import pytest
+from jax_cases import attention, jax, jnp, on_the_cpu, qkv  # noqa: F401
+
+ENDS, USED = jnp.asarray([0, 5, 12], jnp.int32), jnp.asarray([3, 21, 4, 4], jnp.int32)
+OF_C = re.compile(r"\bfh_|\bseq_(q|kv)\b|\btotal_(q|kv)\b")
+
+
+def packed(**options): return [x[0, :12] for x in qkv()], options
+
+
+CALLS = [
+    (lambda: (qkv(), {}, dict(seqused_k=USED)), r"seqused_k\[1\]"),
+    (lambda: (qkv(), {}, dict(key_value_seq_lengths=USED)), r"key_value_seq_lengths\[1\]"),
+    (lambda: (qkv(), {}, dict(seqused_kv=USED)), r"seqused_kv\[1\]"),
+    (lambda: (*packed(max_seqlen_q=12, max_seqlen_k=3), dict(cu_seqlens_q=ENDS, cu_seqlens_k=ENDS)),
+     "7 rows and max_seqlen_k is 3.*Raise it to 7|max_seqlen_k must be at least 7"),
+    (lambda: (*packed(max_seqlen_q=3, max_seqlen_kv=12), dict(cu_seqlens_q=ENDS, cu_seqlens_kv=ENDS)),
+     "7 rows and max_seqlen_q is 3.*Raise it to 7|max_seqlen_q must be at least 7"),
+    (lambda: (*packed(), dict(cu_seqlens_q=ENDS, cu_seqlens_k=ENDS + jnp.asarray([0, 0, 1], jnp.int32))),
+     "13 and the number of rows of k is 12|cu_seqlens_k must be at most 12"),
+    (lambda: (*packed(), dict(cu_seqlens_q=ENDS, cu_seqlens_k=ENDS[jnp.asarray([0, 2, 1])])),
+     "cu_seqlens_k (must not fall|falls)")]
+
+
+@pytest.mark.parametrize("transformed", [
+    lambda f: f, jax.jit, lambda f: jax.grad(lambda *x: f(*x).sum()),
+    lambda f: jax.jit(jax.grad(lambda *x: f(*x).sum())), lambda f: lambda *x: jax.vmap(f, (0, *[None] * (len(x) - 1)))(
+        x[0][None], *x[1:])])
+@pytest.mark.parametrize("given, says", CALLS)
+def test_lengths_under_the_names_of_the_call(given, says, transformed):
+    arrays, options, lengths = given()
+    def call(q, k, v, *rest): return attention(q, k, v, **options, **dict(zip(lengths, rest)))
+    with pytest.raises(Exception, match=says) as told:
+        jax.block_until_ready(transformed(call)(*arrays, *lengths.values()))
+    assert "RuntimeError" in type(told.value).__name__ and not OF_C.search(str(told.value))
+
+
+def test_names_of_one_call_are_not_those_of_the_next():
+    """Programs of the same arrays, one compiled for each set of names."""
+    for name in ("seqused_k", "seqused_kv", "key_value_seq_lengths", "seqused_k"):
+        with pytest.raises(Exception, match=rf"[: ]{name}\[1\]"):
+            jax.block_until_ready(jax.jit(lambda *x: attention(*x, **{name: USED}))(*qkv()))
+
+
+@pytest.mark.parametrize("rows, options", [(29, {}), (31, dict(return_lse=True))])
+def test_exchanged_axes_are_told_of_once(rows, options):
+    turned = [jnp.ones((2, heads, rows, 16)) for heads in (8, 2, 2)]
+    with pytest.warns(UserWarning, match="which is read as") as told: attention(*turned, causal=True, **options)
+    assert [warning.filename for warning in told] == [__file__]
