@@ -284,13 +284,20 @@ TEST(pages, contradictions_have_their_messages) {
             "cu_seqlens_kv NULL, and give the lengths in seqused_kv.");
 }
 
-TEST(Append, RefusesTablesWhoseRowsOverlap) {
-  const Problem p = problem_of("append bf16 b2 hq1 hkv1 sq3 skv9 d64 rotary32 rows20");
+// Of an append problem with one head of 64 columns: q, k and their results, no v. rows: of q in a sequence, or in all
+// that are packed; cached: of the cache from one stride of batch to the next.
+fh_tensors appended(const Problem& p, int64_t rows, int64_t cached) {
   fh_tensors t = tensors_of(p);
   t.o = t.v = {};
   t.lse = nullptr;
-  t.q_out = {somewhere<void>(26), 3 * 64, 64, 64};
-  t.cache_k = {somewhere<void>(27), 9 * 64, 64, 64};
+  t.q_out = {somewhere<void>(26), rows * 64, 64, 64};
+  t.cache_k = {somewhere<void>(27), cached * 64, 64, 64};
+  return t;
+}
+
+TEST(Append, RefusesTablesWhoseRowsOverlap) {
+  const Problem p = problem_of("append bf16 b2 hq1 hkv1 sq3 skv9 d64 rotary32 rows20");
+  fh_tensors t = appended(p, 3, 9);
   t.rotary_cos = {somewhere<void>(28), 0, 16, 0};
   t.rotary_sin = {somewhere<void>(29), 0, 16, 0};
   ASSERT_TRUE(bind(p, t)) << bind(p, t).failure().text;
@@ -309,11 +316,7 @@ TEST(Append, RefusesTablesWhoseRowsOverlap) {
 TEST(Append, RefusesTheStartsOfKeysBesideThoseOfQueries) {
   for (const char* const cache : {"", " page16 pages9"}) {
     const Problem p = problem_of(text("append bf16 b2 hq1 hkv1 sq3 skv64 d64 varlen tq4{}", cache));
-    fh_tensors t = tensors_of(p);
-    t.o = t.v = {};
-    t.lse = nullptr;
-    t.q_out = {somewhere<void>(26), 4 * 64, 64, 64};
-    t.cache_k = {somewhere<void>(27), 64 * 64, 64, 64};
+    fh_tensors t = appended(p, 4, 64);
     ASSERT_TRUE(bind(p, t)) << bind(p, t).failure().text;
     t.cu_seqlens_kv = somewhere<int32_t>(7);
     const auto views = bind(p, t);
@@ -326,11 +329,7 @@ TEST(Append, RefusesTheStartsOfKeysBesideThoseOfQueries) {
 
 TEST(Append, RefusesOneRowOfTheBlockTableForAllSequences) {
   const Problem p = problem_of("append bf16 b2 hq1 hkv1 sq3 skv64 d64 page16 pages9");
-  fh_tensors t = tensors_of(p);
-  t.o = t.v = {};
-  t.lse = nullptr;
-  t.q_out = {somewhere<void>(26), 3 * 64, 64, 64};
-  t.cache_k = {somewhere<void>(27), 16 * 64, 64, 64};
+  fh_tensors t = appended(p, 3, 16);
   ASSERT_TRUE(bind(p, t)) << bind(p, t).failure().text;
   t.block_table.stride_batch = 0;
   const auto views = bind(p, t);
