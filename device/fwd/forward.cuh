@@ -59,18 +59,17 @@
 //                           dequantised: one per warp that does it
 //           stored_ring     bytes                                   one per Transposer or Dequantiser warp
 //           mma_order       FP8 MMAs only: one arrival per warp of the Consumer before (mma_order.cuh)
-//           fetch_now        the loader of K arrives once per long item (order.deferred_tiles), when few of its tiles
-//                            are
-//                           left. The Dispatcher waits for that before it fetches the next ticket, so that a CTA does
-//                           not hold an item that another could begin. Both decide by the same published item, and the
-//                           loader cannot arrive again before another one is published: one parity bit is enough.
+//           fetch_now       the loader of K arrives once per long item (order.deferred_tiles), when few of its tiles
+//                           are left. The Dispatcher waits for that before it fetches the next ticket, so that a CTA
+//                           does not hold an item that another could begin. Both decide by the same published item,
+//                           and the loader cannot arrive again before another one is published: one parity bit is
+//                           enough.
 //           barriers.cuh has the counts. In iterations with a guard K is held until the guard has passed, because a
 //           warp whose weights left fp32's range computes S again. In 16-bit variants no Consumer warp waits for
 //           another one in the main loop. Why stored_ring cannot hang: fp8_producers.cuh, dequantising_producers.cuh.
 //           Named barriers: the number of its warpgroup, of a Consumer whose O leaves through Q's stage (epilogue.cuh);
 //           1 + number, of one whose Q becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M tile
-//           (final_epilogue.cuh). Where a variant has two of these, the same threads are
-//           at both, in the same order.
+//           (final_epilogue.cuh). Where a variant has two of these, the same threads are at both, in the same order.
 // Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | fetch_now | mma_order. Variants that read 8-bit K
 //           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring | stored_scales[fwd_stored_stages] in
 //           front of that, and factors[stages] and row_scales where rows of K and V have scales (token_scales.cuh);
