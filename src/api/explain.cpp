@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // api: what each backend makes of a problem, for people. The numbers are read off the plan, none is decided here.
+#include <cmath>
+
 #include "contract/fwd_smem.h"
 #include "contract/mask.h"
 #include "src/api/run.hpp"
@@ -140,8 +142,9 @@ std::string step_lines(const AverageStep& step) {
 }
 
 std::string step_lines(const AppendStep& step) {
-  return text("\n  rows       {} groups of {} lanes a CTA, {} for the heads of a row, {} iterations each",
-              append_groups_of_cta(step.variant), append_lanes(step.variant), step.groups, step.iterations);
+  return text("\n  rows       {} of {} a CTA, {} for the heads of a row, {} each",
+              counted(append_groups_of_cta(step.variant), "group"), counted(append_lanes(step.variant), "lane"),
+              step.groups, counted(step.iterations, "iteration"));
 }
 
 std::string launch_lines(const Launch& launch) {
@@ -161,11 +164,10 @@ std::string time_line(const Plan& plan, const Device& device) {
   if (!e) return plan.launches.empty() ? "" : "\n  time       not known: nothing like it is in bench/results";
   std::string line = text("\n  time       {:.{}f} us by the model", e->us, e->us < 100 ? 1 : 0);
   if (e->average.items > 0)
-    line += text(
-        "; the busiest SM has {:.0f} iterations of {:.3f} us and {:.0f} work items of {:.2f} us more, the average "
-        "SM {:.1f} and {:.1f}",
-        e->busiest.iterations, e->rate.iteration_us, e->busiest.items, e->rate.item_us, e->average.iterations,
-        e->average.items);
+    line += text("; the busiest SM has {} of {:.3f} us and {} of {:.2f} us more, the average SM {:.1f} and {:.1f}",
+                 counted(std::lround(e->busiest.iterations), "iteration"), e->rate.iteration_us,
+                 counted(std::lround(e->busiest.items), "work item"), e->rate.item_us, e->average.iterations,
+                 e->average.items);
   line += text("\n  bound by   {}; of the device's most:", name_of(e->bound));
   if (e->tensor_core > 0)
     line += text(" tensor cores {:.0f} %, exponentials {:.0f} %,", 100 * e->tensor_core, 100 * e->exponentials);
