@@ -26,6 +26,8 @@
 //       rounding error is spread evenly over +-u, so it has a standard deviation of u/sqrt(3) and the mean of R a
 //       standard deviation of u/sqrt(3 R); 4 of them are left. An error with a sign, such as weights and denominator
 //       that are rounded apart, does not shrink with R and shows here where every single row is within its bound.
+//       Where each row of v has a scale, weights are rounded times that scale, so rows that give one key nearly all
+//       their weight share its rounding: R is then the number of KV heads of all sequences, at most.
 //       4 u32 is for what is systematic in fp32 itself: an exponential with a bias. At a score of size L, the
 //       largest |lse|, every product is known to L u32 at best, and tensor cores cut it off there instead of rounding
 //       it, which makes all scores of a row a little more alike.
@@ -259,7 +261,9 @@ std::string judge_rows(const Problem& p, const Expected& expected, const std::ve
   m.relative = e.relative;
   m.rmse = e.rmse;
   m.mean_gain = e.gain;
-  const double spread = expected.rounded.empty() ? 4 * u / std::sqrt(3 * std::max(1.0, e.not_zero)) : u * e.noise;
+  const double heads = static_cast<double>(p.batch) * static_cast<double>(p.heads_kv);
+  const double independent = p.scale_tokens ? std::min(e.not_zero, heads) : e.not_zero;
+  const double spread = expected.rounded.empty() ? 4 * u / std::sqrt(3 * std::max(1.0, independent)) : u * e.noise;
   const double cut_off = expected.rounded.empty() ? 0 : static_cast<double>(p.dim_qk) / 16 * (1 + largest_lse);
   m.gain_allowed = 2 * std::fabs(plain.gain) + spread + (4 + largest_lse + cut_off) * u32;
   std::string why = wrong_empty_row(expected, found);

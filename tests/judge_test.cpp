@@ -66,7 +66,7 @@ TEST_F(Judge, finds_a_row_that_sees_nothing_and_has_another_lse_than_its_sink) {
 TEST_F(Judge, finds_a_row_that_sees_nothing_and_has_a_finite_lse) {
   start("fwd bf16 b2 hq2 hkv1 sq40 skv30 d64 causal : layout=padded");
   lse()[3] = 0;
-  EXPECT_EQ(verdict(), "batch 0 row 3 head 0 sees no key: lse must be -inf and is 0");
+  EXPECT_EQ(verdict(), "batch 0 row 3 head 0 attends to no key: lse must be -inf and is 0");
 }
 
 TEST_F(Judge, finds_a_row_that_sees_nothing_and_has_an_output) {
@@ -123,7 +123,7 @@ TEST_F(JudgeOfMaxLogit, finds_base_2) {
 
 TEST_F(JudgeOfMaxLogit, finds_a_score_of_nobody) {
   max_logit(1, 0) = 0;  // of rows past the end, say, whose q is zeros
-  EXPECT_EQ(verdict(), "batch 1 row 0 head 0 sees no key: max_logit must be -inf and is 0");
+  EXPECT_EQ(verdict(), "batch 1 row 0 head 0 attends to no key: max_logit must be -inf and is 0");
 }
 
 TEST_F(JudgeOfMaxLogit, finds_one_that_was_never_raised) {
