@@ -55,8 +55,8 @@ class Time:
         self.current = work(library.plan(problem, self.card).name()) == work(record["plan"])
         said = library.calls.fh_explain(ctypes.byref(problem), self.card.encode()).decode()
         self.kernel = re.search(r"\b(?:fwd|bwd)\.\S+\.d\d+\S*", said)[0]
-        model = re.search(r"time +([\d.]+) us by the model; the busiest \w+ has (\d+) iterations of ([\d.]+) us and "
-                          r"(\d+) work items of ([\d.]+) us", said)
+        model = re.search(r"time +([\d.]+) us by the model; the busiest \w+ has (\d+) iterations? of ([\d.]+) us and "
+                          r"(\d+) work items? of ([\d.]+) us", said)
         self.model_us, self.iterations, iteration_us, self.items, item_us = map(float, model.groups())
         self.rest_us = self.model_us - self.iterations * iteration_us - self.items * item_us
         self.found = numbers(iteration_us, item_us)

@@ -11,6 +11,7 @@
 
 #include "check/backends.hpp"
 #include "check/compare.hpp"
+#include "check/places.hpp"
 #include "src/base/storage.hpp"
 #include "src/base/text.hpp"
 
@@ -35,6 +36,7 @@ Result<Outcome> check_case(const Case& c, Backend backend, unsigned seed) {
   const std::unique_ptr<Inputs> in = make_inputs(c, seed);
   const auto views = bind(p, in->tensors);
   if (!views) return views.failure();
+  if (auto enough = pages_suffice(p, *views); !enough) return enough.failure();
   if (auto can = can_be_judged(c, *views); !can) return can.failure();
   const Before before(p, *in);
   std::optional<Reference> reference;  // made once something has run: what is refused costs no oracle

@@ -279,8 +279,10 @@ fh_tensors tensors_of(const Problem& p, const fh_tensors& more) {
 
 void fill_inputs(const Case& c, const Views& views, unsigned seed) {
   for (size_t i = 0; i < std::size(contents); ++i) {
-    if (contents[i].tensor == &Views::k && c.problem.paged() && views.block_table.data)
+    if (contents[i].tensor == &Views::k && c.problem.paged() && views.block_table.data) {
+      if (!pages_suffice(c.problem, views)) return;  // whoever runs it is told
       block_table.put(c, views, stream_of(seed, stream_of_pages));
+    }
     if ((views.*contents[i].tensor).data && is_filled(tensors()[index_of(contents[i].tensor)].use(c.problem)))
       contents[i].put(c, views, stream_of(seed, i));
   }

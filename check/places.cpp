@@ -6,6 +6,8 @@
 #include <numeric>
 
 #include "check/data.hpp"
+#include "src/base/ceil_div.hpp"
+#include "src/base/text.hpp"
 
 namespace froghopper::check {
 
@@ -88,6 +90,17 @@ void put_seqused_kv(const Case& c, const Views& v, uint64_t stream) {
   for (int64_t b = 0; c.used_kv.empty() && p.appends() && b < p.batch; ++b)
     used.push_back(draw_rows(stream, b, std::max<int64_t>(0, p.seq_kv - rows_q(p, v, b).used)));
   put(v.seqused_kv, used);
+}
+
+Result<void> pages_suffice(const Problem& p, const Views& views) {
+  int64_t needed = 0;
+  for (int64_t b = 0; p.paged() && b < views.block_table.batch; ++b)
+    needed += ceil_div(std::clamp<int64_t>(rows_in_cache(p, views, b), 0, p.seq_kv), p.page_size);
+  if (needed <= p.pages) return {};
+  return Failure{FH_INVALID_PROBLEM,
+                 text("pages must be at least {}, as the sequences of this case have so many with rows, but are {}. "
+                      "Write pages{}.",
+                      needed, p.pages, needed)};
 }
 
 void put_pages(const Case& c, const Views& views, uint64_t stream) {

@@ -12,6 +12,9 @@ void put_seqused_q(const Case&, const Views&, uint64_t stream);
 // Of an append problem: rows that the cache has already, so that those that come fit behind them.
 void put_seqused_kv(const Case&, const Views&, uint64_t stream);
 
+// Whether the pool has a page for each that a sequence needs; else how many it must have. Reads the lengths.
+Result<void> pages_suffice(const Problem&, const Views&);
+
 // These read the lengths. The pages of a sequence lie anywhere in the pool, no page is in two sequences, and what no
 // row that counts needs is no number of a page.
 void put_pages(const Case&, const Views&, uint64_t stream);

@@ -10,6 +10,7 @@
 #include <optional>
 #include <random>
 
+#include "check/places.hpp"
 #include "check/read_speed.hpp"
 #include "cli/cases.hpp"
 #include "cli/commands.hpp"
@@ -148,6 +149,7 @@ int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   const auto inputs = check::make_inputs_to_measure(c, 1);
   const auto views = bind(c.problem, inputs->tensors);
   if (!views) return complain(views.failure());
+  if (auto enough = check::pages_suffice(c.problem, *views); !enough) return complain(enough.failure());
   const auto first = plan_first_pass(c.problem, plan->get());
   if (!first) return complain(first.failure());
   const size_t workspace = std::max(fh_plan_workspace_bytes(plan->get()), fh_plan_workspace_bytes(first->get()));

@@ -257,8 +257,8 @@ TEST(pages, contradictions_have_their_messages) {
       {"fwd bf16 b1 hq1 hkv1 sq1 skv64 d64 page16 pages-4",
        "pages is -4; it counts the pages of the pool. Use 0 or more."},
       {"bwd bf16 b1 hq1 hkv1 sq1 skv64 d64 page16 pages4",
-       "page_size is 16 and op is FH_BACKWARD; only the forward pass reads pages. Copy k and v to dense tensors, or "
-       "set op to FH_FORWARD."},
+       "page_size is 16 and op is FH_BACKWARD; the forward pass reads pages, and FH_APPEND writes them. Copy k and v "
+       "to dense tensors, or set op to FH_FORWARD or FH_APPEND."},
       {"fwd bf16 b1 hq1 hkv1 sq1 skv64 d64 varlen tq1 tkv64 page16 pages4",
        "total_kv is 64 and page_size is 16; k and v are a pool of pages, which has no total. Set total_kv to 0."},
   };
@@ -282,6 +282,19 @@ TEST(pages, contradictions_have_their_messages) {
   EXPECT_EQ(views.failure().text,
             "cu_seqlens_kv is set and page_size is 16; block_table says where the rows of a sequence are. Leave "
             "cu_seqlens_kv NULL, and give the lengths in seqused_kv.");
+}
+
+TEST(Pages, LengthsBeyondSeqKvNameIt) {
+  const Problem p = problem_of("fwd bf16 b1 hq1 hkv1 sq1 skv0 d64 seqused page16 pages4");
+  const int32_t used = 51;
+  fh_tensors t = tensors_of(p);
+  t.seqused_kv = &used, t.seqused_q = nullptr;
+  const auto views = bind(p, t);
+  ASSERT_TRUE(views) << views.failure().text;
+  const auto found = check_lengths(p, *views);
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.failure().text,
+            "seqused_kv[0] is 51 and the sequence has 0 rows; at most all of them count. Use 0, or a larger seq_kv.");
 }
 
 // Of an append problem with one head of 64 columns: q, k and their results, no v. rows: of q in a sequence, or in all

@@ -212,7 +212,8 @@ const BadTensors bad_tensors[] = {
      "cu_seqlens_q is set, but the problem has no varlen, so it would be ignored. Set varlen in the problem, or "
      "leave cu_seqlens_q NULL."},
     {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 seqused", [](fh_tensors& t) { t.seqused_kv = nullptr; },
-     "seqused_q and seqused_kv are NULL; a problem with seqused needs one of them. Set one."},
+     "seqused_q and seqused_kv are NULL; a problem with seqused needs one of them. Set seqused_kv, the "
+     "rows of k and v that count, or seqused_q."},
     {batched, [](fh_tensors& t) { t.seqused_q = somewhere<int32_t>(8); },
      "seqused_q is set, but the problem has no seqused, so it would be ignored. Set seqused in the problem, or leave "
      "seqused_q NULL."},
@@ -223,6 +224,12 @@ const BadTensors bad_tensors[] = {
      "lse is NULL; a problem with a backward pass needs one value for each row and head. Set it."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.grad_o.data = nullptr; },
      "grad_o.data is NULL; it has 2 x 100 x 8 x 64 elements. Point it to them."},
+    {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64",
+     [](fh_tensors& t) {
+       t.o = {t.o.data, 0, 0, 0};
+     },
+     "all strides of o are 0, so its 2 x 100 x 8 rows would be the same one. Without gaps the strides of batch, seq "
+     "and head are 51200, 512 and 64."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 acc", [](fh_tensors& t) { t.grad_k.stride_seq = 64; },
      "grad_k.stride_head is 64, but 12800 elements lie within one step of it, so rows of grad_k would overlap. "
      "Without gaps the strides of batch, seq and head are 25600, 128 and 64."},

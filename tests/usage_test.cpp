@@ -133,6 +133,19 @@ TEST_F(Program, offers_another_way_out_than_the_cpu_where_that_is_none) {
   unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
+TEST_F(Program, says_how_many_pages_a_case_needs) {
+  for (const auto& [line, pages] : {std::pair{"fwd bf16 b1 hq4 hkv2 sq1 skv64 d64 page16 pages3", 4},
+                                    {"fwd bf16 kv=e4m3 b2 hq4 hkv2 sq1 skv64 d64 page16 pages2", 8},
+                                    {"append bf16 b2 hq4 hkv2 sq9 skv50 d64 page4 pages2", 6}}) {
+    for (const std::string command : {"check", "bench"}) {
+      const Ran r = run(command + " --backend cpu '" + line + "'");
+      EXPECT_NE(r.code, 0);
+      EXPECT_TRUE(has(r.out + r.err, "pages must be at least " + std::to_string(pages))) << r.out << r.err;
+      EXPECT_TRUE(has(r.out + r.err, "Write pages" + std::to_string(pages) + ".")) << r.out << r.err;
+    }
+  }
+}
+
 TEST_F(Program, names_the_command_that_was_meant) {
   EXPECT_TRUE(has(run("chck").err, "prepare, attend. Did you mean check? froghopper --help"));
   EXPECT_FALSE(has(run("nonsense").err, "Did you mean"));

@@ -54,7 +54,8 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: Any = "float8_e4m3fn", rota
     q, k, v        as attention has them: float16 or bfloat16, on CPUs also float32; head dims are multiples of 16
     dtype          jax.numpy.float8_e4m3fn or jax.numpy.float8_e5m2, or its name
     rotate         q and k are multiplied by an orthogonal matrix first, so that q k^T stays as it is and outliers are
-                   spread over their row: docs/11-quantise.md
+                   spread over their row: docs/11-quantise.md. False where q stays as it was and attention gets only the
+                   8-bit k and v
     rotate_seed    of that matrix's signs, 0 to 2^32 - 1; q and k that meet need the same
     scale_rows     rows of a sequence that share a scale: 128, or 0 for all of them
     smooth         the mean of all rows of a sequence is subtracted from k and v first, and given as mean_k and mean_v,

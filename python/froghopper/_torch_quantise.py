@@ -7,14 +7,15 @@ import torch
 from torch import Tensor
 
 from froghopper import _c
-from froghopper._call import SCALE_ROWS, Packed
+from froghopper._call import DTYPES_8_BIT, SCALE_ROWS, Packed
 from froghopper._errors import InvalidTensor, InvalidType
 from froghopper._quantise import check_packed, quantiser, run
 from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, address, check, check_tensor, dense_copy,
                                      dense_strides, longest, must_copy, name_of, stream_of, strides_of, target_of,
                                      threads_for, workspace_of)
-from froghopper._torch_ops import check_tangents
-from froghopper._torch_options import bound_of, check_dtype, check_lengths, whole
+from froghopper._torch_options import bound_of, check_lengths, whole
+from froghopper._torch_paged import refuse_gradients
+from froghopper._values import shown
 from froghopper._words import takes_words_of_others
 
 
@@ -41,7 +42,7 @@ class Smoothed(NamedTuple):
 
 
 @takes_words_of_others("torch")
-def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.float8_e4m3fn, rotate: bool = True,
+def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype | str = torch.float8_e4m3fn, rotate: bool = True,
              rotate_seed: int = 0, scale_rows: int = SCALE_ROWS, cu_seqlens_q: Tensor | None = None,
              cu_seqlens_kv: Tensor | None = None, max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None,
              seqused_q: Tensor | None = None, seqused_kv: Tensor | None = None, max_sms: int = 0,
@@ -51,24 +52,28 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype = torch.floa
         o = attention(**quantise(q, k, v)._asdict(), causal=True)
 
     q, k, v        as attention has them: float16 or bfloat16, on the CPU also float32; head dims are multiples of 16
-    dtype          torch.float8_e4m3fn or torch.float8_e5m2
+    dtype          torch.float8_e4m3fn or torch.float8_e5m2, or its name
     rotate         q and k are multiplied by an orthogonal matrix first, so that q k^T stays as it is and outliers are
-                   spread over their row: docs/11-quantise.md
+                   spread over their row: docs/11-quantise.md. False where q stays as it was and attention gets only the
+                   8-bit k and v
     rotate_seed    of that matrix's signs, 0 to 2^32 - 1; q and k that meet need the same
     scale_rows     rows of a sequence that share a scale: 128, or 0 for all of them
     smooth         the mean of all rows of a sequence is taken out of k and v first, and given as mean_k and mean_v,
                    which attention adds again: for models whose k and v have one
     others         as attention has them
 
-    Rows of no sequence, and rows that do not count, are left as they come from the allocator. Without gradients. Raises
-    TypeError, ValueError and NotImplementedError as attention does.
+    Rows of no sequence, and rows that do not count, are left as they come from the allocator. Without gradients, so a
+    tensor that requires one is refused. Raises TypeError, ValueError and NotImplementedError as attention does.
     """
     for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
-    check_tangents({"q": q, "k": k, "v": v})
+    refuse_gradients({"q": q, "k": k, "v": v}, "quantise")
     if q.dtype not in DTYPES:
         raise InvalidType(f"q, k and v must be {' or '.join(DTYPES.values())}, but are {name_of(q.dtype)}. Use "
                           "q.bfloat16(), and k and v likewise.")
-    check_dtype("dtype", dtype)
+    if isinstance(dtype, str) and dtype in DTYPES_8_BIT: dtype = getattr(torch, dtype)
+    if not isinstance(dtype, torch.dtype):
+        raise InvalidType(f"dtype must be {' or '.join(DTYPES_8_BIT)} of torch, or its name, but is {shown(dtype)}. "
+                          "Give one of them.")
     max_sms, scale_rows = whole("max_sms", max_sms), whole("scale_rows", scale_rows)
     check_packed(cu_seqlens_q, cu_seqlens_kv)
     for of, lengths in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_kv", cu_seqlens_kv), ("seqused_q", seqused_q),

@@ -117,3 +117,29 @@ def test_means_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="softcap must be 0 .* but is 20"): attention(**given, softcap=20.0)
     with pytest.raises(TypeError, match="must be None where k is .*, as it goes with 8-bit k and v"):
         attention(q, k, v, mean_k=given["mean_k"], mean_v=given["mean_v"])
+
+
+def test_names_of_types_and_what_is_none():
+    q, k, v = (torch.randn(1, 9, 2, 16) for _ in range(3))
+    assert torch.equal(quantise(q, k, v, dtype="float8_e5m2").k.view(torch.uint8),
+                       quantise(q, k, v, dtype=torch.float8_e5m2).k.view(torch.uint8))
+    for wrong in ("float8", torch.float16, None, 8):
+        with pytest.raises(TypeError, match="dtype must be .*float8_e4m3fn or float8_e5m2.* Give one of them"):
+            quantise(q, k, v, dtype=wrong)
+
+
+def test_gradients_are_not_dropped_in_silence():
+    q, k, v = (torch.randn(1, 9, 2, 16) for _ in range(3))
+    with pytest.raises(NotImplementedError, match="k requires a gradient; quantise has none. Use k.detach"):
+        quantise(q, k.requires_grad_(), v)
+    with torch.no_grad(): quantise(q, k, v)
+
+
+def test_rotated_keys_need_rotated_queries():
+    """16-bit q goes with k that was not rotated."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 64, 2, 64, dtype=torch.bfloat16) for _ in range(3))
+    exact = attention(q.float(), k.float(), v.float())
+    found = quantise(q, k, v, rotate=False)
+    o = attention(q, found.k, found.v, scale_k=found.scale_k, scale_v=found.scale_v).float()
+    assert (o - exact).norm() < 0.1 * exact.norm()

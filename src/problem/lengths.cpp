@@ -87,8 +87,9 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
                   longest, counted(most, "row"), name, side.seq, name, most);
     }
     if (rows.used < 0 || rows.used > rows.extent)
-      return text("seqused_{}[{}] is {} and the sequence has {}; at most all of them count. Use {}.", name, b,
-                  rows.used, counted(rows.extent, "row"), from_0_to(rows.extent));
+      return text("seqused_{}[{}] is {} and the sequence has {}; at most all of them count. Use {}{}.", name, b,
+                  rows.used, counted(rows.extent, "row"), from_0_to(rows.extent),
+                  rows.used < 0 || side.cu_seqlens ? "" : text(", or a larger seq_{}", name));
     if (rows.used > side.seq) {
       const int64_t longest = where_most(side, batch, &Rows::used), most = rows_of(side, longest).used;
       return text(

@@ -311,7 +311,9 @@ constexpr std::array others{
            .word = "page",
            .least = 0,
            .below = "it counts the rows of a page. Use 0 for k and v without pages.",
-           .elsewhere = "only the forward pass reads pages. Copy k and v to dense tensors, or set op to FH_FORWARD.",
+           .elsewhere =
+               "the forward pass reads pages, and FH_APPEND writes them. Copy k and v to dense tensors, or set "
+               "op to FH_FORWARD or FH_APPEND.",
            .not_computed = of_backward | of_quantise,
            .support = "K and V in pages (page_size, block_table)",
            .python = {.torch = "block_table", .jax = "block_table"},

@@ -47,7 +47,9 @@ Result<Views> bind(const Problem& p, const fh_tensors& user) {
     if (!bad.empty()) return wrong(std::move(bad));
   }
   if (p.seqused && p.batch > 0 && !views.seqused_q.data && !views.seqused_kv.data)
-    return wrong("seqused_q and seqused_kv are NULL; a problem with seqused needs one of them. Set one.");
+    return wrong(text("seqused_q and seqused_kv are NULL; a problem with seqused needs one of them. {}",
+                      p.appends() ? "Set seqused_kv, the rows that the cache has before the new ones."
+                                  : "Set seqused_kv, the rows of k and v that count, or seqused_q."));
   std::string bad = p.quantises() ? incomplete(views, p.smooth)
                     : p.appends() ? incomplete_append(p, views)
                                   : std::string();
@@ -186,9 +188,9 @@ std::string rows_overlap(const Tensor& tensor, const View& view) {
 }
 
 // What is read may have strides of 0, for a head or a prefix that is shared. Where all of them are 0 they were
-// forgotten. Not of grad_o: the gradient of a sum over all rows lies so.
+// forgotten, also of the o that a backward problem reads. Not of grad_o: the gradient of a sum over all rows lies so.
 std::string all_one_row(const Tensor& tensor, const View& view) {
-  constexpr View Views::*rows[] = {&Views::q, &Views::k, &Views::v};
+  constexpr View Views::*rows[] = {&Views::q, &Views::k, &Views::v, &Views::o};
   if (!view.data || std::ranges::find(rows, tensor.view) == std::end(rows)) return {};
   if (view.empty() || (view.seq == 1 && (view.batch == 1 || view.heads == 1))) return {};
   return text("all strides of {} are 0, so its {} x {} x {} rows would be the same one. {}", tensor.name, view.batch,
