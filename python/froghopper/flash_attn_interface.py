@@ -316,7 +316,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                             out: Tensor | None = None, max_seqlen_k: int | Tensor | None = None
                             ) -> Tensor | tuple[Tensor, Tensor, Tensor, Tensor]:
     """Attention of q to keys and values in a cache. New ones are written into it first. There are no gradients: a
-    16-bit tensor that requires one is NotImplementedError unless under torch.no_grad().
+    tensor that requires one, unless it is 8-bit, is NotImplementedError unless under torch.no_grad().
 
     q                [batch, seq_q, heads, dim], or [total_q, heads, dim] with cu_seqlens_q [batch + 1] and max_seqlen_q
     k_cache, v_cache [rows, seq_k, heads_k, dim]; rows is batch, or any number with cache_batch_idx
