@@ -30,8 +30,10 @@ def checked(name: str, array: Any, q: Any, of_o: str = "") -> Array:
                           f"shape {list(array.shape)}. Use int32 and one row for each sequence.")
     if name in LENGTHS:
         if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 1: return lengths_of(array)
+        way_out = f"{name}.astype(\"int32\").ravel()"
+        if array.ndim == 0: way_out = f"jax.numpy.full((batch,), {name}, \"int32\"), a number for each sequence"
         raise InvalidType(f"{name} must be a list of whole numbers, but is {array.dtype.name} with the shape "
-                          f"{list(array.shape)}. Use {name}.astype(\"int32\").ravel().")
+                          f"{list(array.shape)}. Use {way_out}.")
     if name == "q" and not of_o and array.dtype.name not in DTYPES:
         raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {array.dtype.name}. Use "
                           "q.astype(\"float32\"), on a GPU \"bfloat16\", and k and v likewise.")

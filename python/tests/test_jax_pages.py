@@ -166,3 +166,9 @@ def test_on_a_gpu(page):
     found = jax.jit(lambda q, k, v, table: call(q, k, v, block_table=table))(*on_gpu)
     wanted = call(*arrays[:3], block_table=arrays[3])
     np.testing.assert_allclose(np.asarray(found, "float32"), np.asarray(wanted, "float32"), rtol=2e-2, atol=2e-2)
+
+
+def test_one_length_for_all_sequences_is_told_how_to_be_written():
+    q, k, v, table = pool_of(16)
+    with pytest.raises(TypeError, match=r'Use jax.numpy.full\(\(batch,\), seqused_kv, "int32"\), a number for each'):
+        attention(q, k, v, block_table=table, seqused_kv=jnp.int32(3))

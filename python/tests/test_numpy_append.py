@@ -154,3 +154,15 @@ def test_messages():
         call = dict(k=k, v=v, k_cache=k_cache, v_cache=v_cache, block_table=[[4], [0], [7]], seqused_kv=[3, 0, 2])
         with pytest.raises((TypeError, ValueError, NotImplementedError), match=message): append_kv(**(call | changed))
     assert np.isnan(memory).all() and "append_kv" in dir(froghopper)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_a_cache_with_heads_before_rows_is_recognised(framework):
+    of = pytest.importorskip("torch") if framework == "torch" else np
+    call = pytest.importorskip("froghopper.torch").append_kv if framework == "torch" else append_kv
+    k, cache, used = of.ones((2, 1, 2, 32)), of.zeros((2, 2, 64, 32)), of.zeros(2, dtype=of.int32)
+    if framework == "numpy": k, cache = k.astype("float32"), cache.astype("float32")
+    with pytest.raises(ValueError, match=r"Use k_cache.swapaxes\(1, 2\), a view, if it has heads before rows"):
+        call(k, k, cache, of.zeros_like(cache), seqused_kv=used)
+    call(k, k, cache.swapaxes(1, 2), of.zeros_like(cache).swapaxes(1, 2), seqused_kv=used)
+    assert (cache[:, :, 0] == 1).all() and (cache[:, :, 1:] == 0).all()
