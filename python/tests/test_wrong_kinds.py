@@ -97,7 +97,7 @@ CASES = [
     (lambda: scaled_dot_product_attention(*[TURNED] * 3, dropout_p=torch.ones(2)), "dropout_p must be a number"),
     (lambda: scaled_dot_product_attention(TURNED, *[TURNED[:, :2]] * 2, enable_gqa="x"),
      "enable_gqa must be True or False"),
-    (lambda: quantise(Q, KV, KV, dtype="x"), "dtype must be a dtype of PyTorch"),
+    (lambda: quantise(Q, KV, KV, dtype="x"), "dtype must be float8_e4m3fn or float8_e5m2 of torch"),
     (lambda: quantise(Q, KV, KV, max_sms={}), "max_sms must be a whole number"),
     (lambda: quantise(Q, KV, KV, scale_rows=-1), "scale_rows must be 128, or 0 for all rows, but is -1"),
     (lambda: fa.flash_attn_func(Q.to_sparse(), KV, KV), "q, k and v must be dense, .* Use q.to_dense"),
