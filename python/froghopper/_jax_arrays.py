@@ -148,9 +148,12 @@ def check_sizes(arrays: Given) -> None:
             wrong_shape(HELD.get(name, name), arrays[name].shape, shape)
 
 
+def is_traced(arrays: Given) -> bool: return any(isinstance(x, jax.core.Tracer) for x in arrays.values())
+
+
 def varying_alike(arrays: Given) -> Given:
     """In a shard_map that keeps track of what varies along which axes: all arrays vary along those of any."""
-    if not any(isinstance(x, jax.core.Tracer) for x in arrays.values()): return arrays
+    if not is_traced(arrays): return arrays
     axes = {name: varying_axes(x) for name, x in arrays.items()}
     every = frozenset[str]().union(*axes.values())
     return {name: vary(x, tuple(sorted(every - axes[name]))) for name, x in arrays.items()}

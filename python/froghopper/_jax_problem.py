@@ -10,7 +10,7 @@ from typing import Any
 from froghopper._call import check_rank
 from froghopper._errors import Error, Unsupported
 from froghopper._jax_8_bit import type_of_o, with_scales
-from froghopper._jax_arrays import HELD, Given, bounds, check_sizes, checked, held_arrays, slopes_of
+from froghopper._jax_arrays import HELD, Given, bounds, check_sizes, checked, held_arrays, is_traced, slopes_of
 from froghopper._library_words import in_python
 from froghopper._values import flag, plain
 from froghopper._xla import check_problem
@@ -33,11 +33,12 @@ def saying(names: dict[str, str]) -> Iterator[None]:
     finally: _said.reset(before)
 
 
-def names_now() -> str:
-    """Of fields, as the handlers of src/xla read them."""
+def with_names(options: Options, arrays: Given) -> Options:
+    """Where a program is traced: also what its messages call fields, as the handlers of src/xla read it."""
+    if not is_traced(arrays): return options
     said = _said.get()
     names = {field: said.get(name, name) for field, name in NAMES.items()} | said
-    return ";".join(f"{field}={name}" for field, name in names.items())
+    return options._replace(names=";".join(f"{field}={name}" for field, name in names.items()))
 
 
 def described(given: dict[str, Any]) -> tuple[Options, tuple[str, ...], Given]:

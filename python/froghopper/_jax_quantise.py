@@ -11,7 +11,7 @@ import jax
 from froghopper._call import SCALE_ROWS, cached, check_rank, check_shapes
 from froghopper._errors import InvalidType
 from froghopper._jax_arrays import Array, Given, bounds, check_sizes, checked, varying_alike
-from froghopper._jax_problem import in_users_words, names_now
+from froghopper._jax_problem import in_users_words, with_names
 from froghopper._quantise import blocks_of
 from froghopper._values import flag, shown, whole_number
 from froghopper._xla import check_problem, compute, in_explicit_mesh, is_explicit
@@ -73,8 +73,7 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: Any = "float8_e4m3fn", rota
     most = bounds(arrays, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv)
     copies = Copies(name_of(dtype), whole_number("scale_rows", scale_rows), flag("rotate", rotate),
                     whole_number("rotate_seed", rotate_seed), flag("smooth", smooth))
-    options = Options(max_sms=whole_number("max_sms", max_sms), **most)
-    if any(isinstance(x, jax.core.Tracer) for x in arrays.values()): options = options._replace(names=names_now())
+    options = with_names(Options(max_sms=whole_number("max_sms", max_sms), **most), arrays)
     key = (copies, options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
     cached(_fit, key, lambda: fits(options, copies, arrays))
     with in_users_words(): made = run(options, copies, varying_alike(arrays))

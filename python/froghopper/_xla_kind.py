@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from froghopper import _c
 from froghopper._call import Packed, Paged, Types, Window, describe, describe_paged
-from froghopper._quantise import quantising
+from froghopper._quantise import blocks_of, quantising
 
 # What the dimensions of each array are: examples, rows, keys, heads, columns, ends, used lengths, pages. A head of q is
 # (h g), the g-th of those that share the key head h. First of sequences of equal length, then packed.
@@ -136,7 +136,7 @@ class Kind(NamedTuple):
         """Those of a quantise problem."""
         def blocks(name: str) -> int:
             rows = problem.seq_q if name == "q" else problem.seq_kv
-            return -(-rows // problem.scale_rows) if problem.scale_rows else 1
+            return blocks_of(rows, problem.scale_rows) if problem.scale_rows else 1
 
         def result(name: str) -> tuple[tuple[int, ...], Any]:
             x = of[name[-1]]

@@ -26,8 +26,8 @@ import jax
 
 from froghopper._call import Window, cached
 from froghopper._jax_arrays import Array, Given, varying_alike
-from froghopper._jax_problem import (check_derivative, described, fits, in_users_words, kind_of, names_now, results_of,
-                                     saying)
+from froghopper._jax_problem import (check_derivative, described, fits, in_users_words, kind_of, results_of, saying,
+                                     with_names)
 from froghopper._values import Align
 from froghopper._words import MISSING, again, names_said, too_many
 from froghopper._xla import compute, in_explicit_mesh, is_explicit
@@ -200,7 +200,7 @@ def attention(q: Array = MISSING, k: Array = MISSING, v: Array = MISSING, *more:
             made: Array | tuple[Array, ...] = again(attention, "jax", locals())
             return made
     options, results, arrays = described(locals())
-    if any(isinstance(x, jax.core.Tracer) for x in arrays.values()): options = options._replace(names=names_now())
+    options = with_names(options, arrays)
     key = (options, *((name, x.shape, x.dtype) for name, x in arrays.items()))
     cached(_fit, key, lambda: fits(options, arrays))
     with in_users_words():
