@@ -266,13 +266,14 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     try:
         mask = mask_for(module, query, key, attention_mask, dropout, is_causal, sliding_window, position_bias, cache,
                         others)
-        dense = s_aux is cu_seq_lens_q is cu_seq_lens_k is None and max_length_q is max_length_k is None
-        if dense and not softcap and (deterministic is None or type(deterministic) is bool) and usual(
-                mask, query, key, scaling):
+        dense = cu_seq_lens_q is cu_seq_lens_k is None and max_length_q is max_length_k is None
+        if dense and (softcap is None or type(softcap) is float) and (
+                deterministic is None or type(deterministic) is bool) and usual(mask, query, key, scaling):
             left, right = mask.window
-            o, _ = attend(TURNED, query, key, value, NO_SIDES, (
-                LOOK, LOOK, mask.causal, -1 if left is None else left, -1 if right is None else right, 0.0, scaling,
-                False, decided(deterministic is True), 0, 0, False), False)
+            sides = NO_SIDES if s_aux is None else (as_float("s_aux", s_aux), *NO_SIDES[1:])
+            o, _ = attend(TURNED, query, key, value, sides, (
+                LOOK, LOOK, mask.causal, -1 if left is None else left, -1 if right is None else right, softcap or 0.0,
+                scaling, False, decided(deterministic is True), 0, 0, False), False)
             return o.contiguous(), None
         return compute(query, key, value, mask, scaling, softcap, s_aux, cu_seq_lens_q, cu_seq_lens_k, max_length_q,
                        max_length_k, deterministic)

@@ -97,6 +97,20 @@ def test_other_forms(form, device, statuses):
         assert [x.shape for x in grads] == [x.shape for x in tensors]
 
 
+@pytest.mark.parametrize("words", [{}, dict(softcap=30.0), dict(scaling=0.1), dict(deterministic=True),
+                                   dict(s_aux=torch.ones(4, dtype=torch.bfloat16))], ids=lambda words: "".join(words))
+def test_layers_of_transformers(words, statuses, monkeypatch):
+    """What layers of Llama, Gemma 2 and gpt-oss ask for goes straight to the operators."""
+    layers = pytest.importorskip("froghopper.transformers")
+    monkeypatch.setattr(layers, "compute", lambda *_: pytest.fail("the way with more checks is taken"))
+    tensors = [x.transpose(1, 2).requires_grad_() for x in qkv(1, 9, 4, 64, kv=(1, 9, 2, 64), dtype=torch.bfloat16)]
+    for _ in range(3):
+        statuses.clear()
+        o, _ = layers.attention_forward(torch.nn.Module(), *tensors, None, **words)
+        o.backward(torch.ones_like(o))
+    assert statuses == [0, 0]
+
+
 def test_layouts_that_python_copies(statuses):
     """Columns that do not lie side by side, and a gradient that is one number: the operators leave them alone."""
     q, k, v = (x[..., ::2] for x in qkv(1, 5, 2, 16))
