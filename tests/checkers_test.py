@@ -307,7 +307,15 @@ class Races(unittest.TestCase):
                     self.assertEqual(races.main(), code, text)
 
     def test_a_report_without_places_is_a_race(self):
-        self.assertEqual(len(races.races("Error: Race reported between Write access at fh_kernel+0x1f0")[1]), 1)
+        text = "Error: Race reported between Write access at fh_kernel+0x1f0"
+        self.assertEqual(len(races.races(text)[1]), 1)
+        self.assertEqual(len(races.races(f"{text}\n and Read access at {self.TURN}+0x20 in b.cuh:2")[1]), 1)
+
+    def test_a_write_without_a_line_is_known_by_a_reader(self):
+        text = "Error: Race reported between {} access at fh_kernel+0x1f0\n"
+        reader = f" and {{}} access at {self.BWD}DqSum<1>::remember(const QIteration &)+0x20 in b.cuh:2 [8 hazards]\n"
+        for kinds, new in ((("Write", "Read"), 0), (("Read", "Read"), 1), (("Write", "Write"), 1)):
+            self.assertEqual(len(races.races(text.format(kinds[0]) + reader.format(kinds[1]))[1]), new, kinds)
 
 
 class Summary(unittest.TestCase):

@@ -17,11 +17,19 @@ KNOWN = {
     "fwd::Fp8Loader::load": None,  # scales of a tile
     "fwd::StoredLoader::run": None,  # the same
     "fwd::StoredLoaderOf::run": None,
-    "fwd::Dequantiser::run": None,
+    "fwd::Dequantiser::run_with_tile_scales": None,
     "fwd::TokenScales::put": None,  # scales of its rows
     "bwd::InRegisterOrder::put": "bwd::InRegisterOrder::take",  # weights of an iteration
 }
+# Who reads what they write. NVRTC gives some stores of a single lane no line; then a group of hazards is known by one
+# of its readers, which all read the same bytes.
+READERS = {
+    "bwd::DqSum::remember": "bwd::QLoader::load",
+    "tile::round_scaled_to": "fwd::TokenScales::put",
+    "tile::scale_columns": "fwd::TokenScales::put",
+}
 ACCESS = re.compile(r"\b(Read|Write) access at (.+)\+0x[0-9a-f]+ in (\S+)")
+NO_LINE = re.compile(r"\bWrite access at \w+\+0x[0-9a-f]+$")
 
 
 def function_of(signature):
@@ -46,17 +54,22 @@ def is_known(one, other):
 
 def races(log):
     """Of every pair of places that race: what they are, and how often."""
-    known, new, first = collections.Counter(), collections.Counter(), None
-    for line in log.splitlines():
-        found = ACCESS.search(line)
-        if "Race reported between" in line:
-            first = found
-            if not found:
-                new[line.strip("= ")] += 1
-        elif found and first:
-            ends = [(end[1], function_of(end[2])) for end in (first, found)]
-            text = " and ".join(f"{kind} in {name} ({end[3]})" for (kind, name), end in zip(ends, (first, found)))
-            (known if is_known(*ends) else new)[text] += 1
+    known, new = collections.Counter(), collections.Counter()
+    for group in re.split(r"^=+ *$", log, flags=re.MULTILINE):
+        head, *others = group[max(group.find("Race reported between"), 0):].splitlines() or [""]
+        if "Race reported between" not in head: continue
+        seconds = [found for line in others if (found := ACCESS.search(line))]
+        if first := ACCESS.search(head):
+            for second in seconds:
+                ends = [(end[1], function_of(end[2])) for end in (first, second)]
+                text = " and ".join(f"{kind} in {name} ({end[3]})"
+                                    for (kind, name), end in zip(ends, (first, second)))
+                (known if is_known(*ends) else new)[text] += 1
+            continue
+        readers = [function_of(end[2]) for end in seconds if end[1] == "Read"]
+        writer = next((READERS[name] for name in readers if name in READERS), None)
+        is_hand_over = writer and NO_LINE.search(head.strip()) and len(readers) == len(seconds)
+        (known if is_hand_over else new)[f"{head.strip()} and reads of {', '.join(sorted(set(readers)))}"] += 1
     return known, new
 
 
