@@ -57,7 +57,7 @@ SENTENCES: list[tuple[str, str]] = [
      r"head dims\2 must be \3, but that of q and k is \1. Give other tensors."),
     (rf"dim_qk is (\d+); {COLUMNS}", r"head dims\2 must be \3, but that of q and k is \1."),
     (rf"dim_v is (\d+); {COLUMNS}", r"head dims\2 must be \3, but that of v is \1."),
-    (r"all strides of (\w) are 0, so its (.*) rows would be the same one\. .*",
+    (r"all strides of (\w+) are 0, so its (.*) rows would be the same one\. .*",
      r"\1 must have more than one row in memory, but its \2 rows are the same one. Copy it first: "
      r"numpy.ascontiguousarray(\1) in NumPy, \1.contiguous() in PyTorch."),
     (r"(\w+)\.stride_(batch|seq|head) is (-\d+); .*",
