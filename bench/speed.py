@@ -4,7 +4,7 @@
 
   bench/speed.py                                                          training_fwd against cudnn and fa2
   bench/speed.py --rivals cudnn,fa3 --json bench/results/h200.jsonl --commit 1a2b3c4
-  bench/speed.py --only d128 --try section=16MiB --try 'tiles=128x64s4 late=8'
+  bench/speed.py --only d128 --try section=16MiB --try 'tiles=128x64s4 deferred=8'
   bench/speed.py --suite bench/suites/training_bwd.txt --rivals cudnn,fa3,fa4 --fa3bwd libfa3bwd.so \\
       --layers --errors bench/results/grad_errors/h200.jsonl
   bench/speed.py --device cpu --json bench/results/cpu.jsonl              both passes against PyTorch
@@ -47,7 +47,7 @@ def arguments():
     p.add_argument("--errors", metavar="FILE.jsonl", help="append one line for everybody's errors of gradients")
     p.add_argument("--error-rows", type=int, default=1024, help="of the problems that they are taken of")
     p.add_argument("--try", action="append", default=[], dest="tries", metavar="HINTS",
-                   help="our kernels with hints, e.g. 'tiles=128x64s3 late=8': shown, not written to --json")
+                   help="our kernels with hints, e.g. 'tiles=128x64s3 deferred=8': shown, not written to --json")
     p.add_argument("--threads", type=int, help="of both sides, on a CPU (default one a core)")
     p.add_argument("--rounds", type=int, help="turns of every contender (default 7, on a CPU 15)")
     p.add_argument("--ms", type=float, help="length of one turn (default 8, on a CPU 60)")

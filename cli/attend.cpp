@@ -36,8 +36,10 @@ template <class T>
 std::string number_in(std::string_view value, T& number, const char* range) {
   if (value.starts_with('+')) value.remove_prefix(1);
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (error == std::errc::result_out_of_range) return text("{} is out of the range of {}.", value, range);
-  if (error != std::errc() || end != value.data() + value.size()) return text("{} is not a number.", value);
+  if (error == std::errc::result_out_of_range)
+    return text("{} is out of the range of {}. Use one within.", value, range);
+  if (error != std::errc() || end != value.data() + value.size())
+    return text("{} is not a number. Write it in digits, as {}.", value, std::is_integral_v<T> ? "512" : "0.125");
   return {};
 }
 
@@ -46,7 +48,8 @@ std::string read_window(const std::string& value, std::vector<int64_t>& window) 
   const size_t comma = std::min(value.find(','), value.size());
   int64_t left = 0, right = 0;
   std::string why = number_in(value.substr(0, comma), left, "64 bits");
-  if (why.empty() && comma == value.size()) why = text("{} is one number; LEFT,RIGHT are two.", value);
+  if (why.empty() && comma == value.size())
+    why = text("{} is one number; LEFT,RIGHT are two. Write both, as in 512,0.", value);
   if (why.empty()) why = number_in(value.substr(comma + 1), right, "64 bits");
   for (const int64_t keys : {left, right})
     if (why.empty() && keys < -1) why = text("{} counts no keys. Use 0 or more, or -1 for all.", keys);
@@ -62,7 +65,8 @@ std::string is_window(const std::string& value) {
 std::string positive_float(const std::string& value) {
   float number = 0;
   std::string why = number_in(value, number, "a float, 1e-45 to 3.4e38");
-  if (why.empty() && !(number > 0 && std::isfinite(number))) why = text("{} is not positive and finite.", value);
+  if (why.empty() && !(number > 0 && std::isfinite(number)))
+    why = text("{} is not positive and finite. Use a positive number, or leave it out.", value);
   return why;
 }
 

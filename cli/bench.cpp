@@ -20,6 +20,7 @@
 #include "src/api/run.hpp"
 #include "src/base/text.hpp"
 #include "src/plan/time.hpp"
+#include "src/problem/nothing.hpp"
 #include "src/runtime/runtime.hpp"
 
 namespace froghopper::cli {
@@ -62,12 +63,14 @@ constexpr const char* examples =
     "bench/speed.py measures against other libraries, in turns.";
 
 int measure(const check::Case&, const Options&, bool& header_wanted);
+std::string if_any(double number, int digits);
 // What was computed, and how fast memory is read where a GPU computed it; 0 and nothing where it is not the computation
 // that was timed.
 struct Done {
   double flops = 0, bytes = 0;
   std::optional<check::ReadSpeed> reads;  // on the GPU that computed it
 };
+Done done_by(const Problem&, const Views&, const std::optional<check::ReadSpeed>&);
 std::string roof_of(const fh_plan&, const Target&, double ms);
 std::optional<check::ReadSpeed> reads_beside(const fh_plan&);
 std::optional<double> share_of_reads(const Done&, double ms);
@@ -117,7 +120,7 @@ int run(const Options& options) {
   if (!options.hints.empty() && !read_target(("hopper " + options.hints).c_str())) {
     return complain(
         exit_bad_input,
-        text("--hints must be words as in 'section=16MiB tail=30% late=8', but is \"{}\". froghopper bench "
+        text("--hints must be words as in 'section=16MiB tail=30% deferred=8', but is \"{}\". froghopper bench "
              "--help has all of them.",
              options.hints));
   }
@@ -163,7 +166,7 @@ int measure(const check::Case& c, const Options& options, bool& header_wanted) {
   const auto timing = time_plan(**stand, plan->get(), options.effort);
   if (!timing) return complain(timing.failure());
   const auto target = read_target(options.target().c_str());  // run() has seen that it can be read
-  Done done{.flops = flops(c.problem, *views), .bytes = bytes(c.problem, *views), .reads = reads};
+  const Done done = done_by(c.problem, *views, reads);
   const auto share = share_of_reads(done, timing->ms);
   const std::string clock = timing->sm_clock_mhz ? text("{}", timing->sm_clock_mhz) : "-";
   const std::string line = fh_plan_line(plan->get()) + target->hints.line();
@@ -173,14 +176,26 @@ int measure(const check::Case& c, const Options& options, bool& header_wanted) {
                 "roof, model", "problem -> plan");
   header_wanted = false;
   if (table)
-    std::printf("%11.4f %5.1f%% %9.3f %9.3f %8.1f %5s %5s %15s  %s\n", timing->ms, timing->spread,
-                done.flops / timing->ms / 1e9, done.bytes / 1e6, done.bytes / timing->ms / 1e6,
-                share ? text("{:.0f}%", 100 * *share).c_str() : "-", clock.c_str(),
-                roof_of(**plan, *target, timing->ms).c_str(), line.c_str());
+    std::printf("%11.4f %5.1f%% %9s %9s %8s %5s %5s %15s  %s\n", timing->ms, timing->spread,
+                if_any(done.flops / timing->ms / 1e9, 3).c_str(), if_any(done.bytes / 1e6, 3).c_str(),
+                if_any(done.bytes / timing->ms / 1e6, 1).c_str(), share ? text("{:.0f}%", 100 * *share).c_str() : "-",
+                clock.c_str(), done.bytes > 0 ? roof_of(**plan, *target, timing->ms).c_str() : "-", line.c_str());
   if (!append(options, **stand, c, line, *timing, done, new_turn_group()))
     return complain(exit_run_failed, text("writing to {} failed.", options.json));
   return exit_ok;
 }
+
+// Where no row attends to a key, or none is written, a call has a time but no speed: nothing is computed, and of the
+// tensors nothing must be read.
+Done done_by(const Problem& p, const Views& views, const std::optional<check::ReadSpeed>& reads) {
+  const bool copies = p.quantises() || p.appends();
+  const double work = flops(p, views);
+  if (copies ? !why_nothing(p).empty() : work == 0) return {};
+  return {.flops = work, .bytes = bytes(p, views), .reads = reads};
+}
+
+// "-" for what there is none of.
+std::string if_any(double number, int digits) { return number > 0 ? text("{:.{}f}", number, digits) : "-"; }
 
 // "-" where there is no model of the time.
 std::string roof_of(const fh_plan& plan, const Target& target, double ms) {
@@ -284,18 +299,20 @@ void bench_command(CLI::App& program, int& exit_code) {
       "exponentials or memory), with the time over the one that explain predicts.\n"
       "FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key, and 2.5 times that backward; causal counts "
       "half.\n"
-      "Without an argument: one problem, full, causal and backward.");
+      "Where there is nothing to compute, a call has a time and no speed.\n"
+      "Without an argument: one problem, non-causal, causal and backward.");
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|SUITE");
   add_backend_option(*command, options->backend);
   command->add_option("--tiles", options->tiles, "measure these tiles of a GPU's kernel instead of the tuned ones")
       ->type_name("128x80s2");
   command
-      ->add_option("--hints", options->hints,
-                   "change the order of a GPU's work items: section=, and of forward problems tail=, late=; there "
-                   "packed= and parts= say whether heads share tiles and into how many parts keys are cut, "
-                   "dequantised= whether 8-bit k and v get q's type in a launch of their own")
-      ->type_name("'section=16MiB tail=30% late=8'");
+      ->add_option(
+          "--hints", options->hints,
+          "change the order of a GPU's work items: section=, and of forward problems tail=, deferred=; there "
+          "packgqa= and parts= say whether heads share tiles and into how many parts keys are cut, "
+          "dequantised= whether 8-bit k and v get q's type in a launch of their own")
+      ->type_name("'section=16MiB tail=30% deferred=8'");
   command
       ->add_option("--json", options->json,
                    "append one line a measurement to this file; -: print them instead of the table")

@@ -143,6 +143,23 @@ TEST(Bench, MeasuresTheBackwardPassAfterAForwardPass) {
   EXPECT_NEAR(run.lines[0]["tflops"].get<double>(), 5242880 / run.lines[0]["ms"].get<double>() / 1e9, 1e-4);
 }
 
+// No rows, no keys, no sequences.
+TEST(Bench, GivesNoSpeedWhereThereIsNothingToCompute) {
+  const Ended run = run_bench(
+      "'fwd bf16 b0 hq1 hkv1 sq64 skv64 d64' 'fwd bf16 b1 hq1 hkv1 sq0 skv64 d64' 'fwd bf16 b1 hq1 hkv1 sq64 skv0 "
+      "d64' "
+      "'fwd bf16 b1 hq1 hkv1 sq9 skv9 d64 varlen tq0 tkv9' 'bwd f32 b1 hq1 hkv1 sq0 skv9 d64' "
+      "'bwd f32 b1 hq1 hkv1 sq9 skv0 d64' 'quantise bf16 kv=e4m3 b1 hq1 hkv1 sq0 skv0 d64' "
+      "'append bf16 b1 hq1 hkv1 sq0 skv9 d64' 'append bf16 b0 hq1 hkv1 sq9 skv9 d64' --backend cpu --ms 1 --rounds "
+      "1");
+  EXPECT_EQ(run.exit_code, 0);
+  ASSERT_EQ(run.lines.size(), 9u);
+  for (const nlohmann::json& line : run.lines) {
+    EXPECT_GT(line["ms"], 0.0);
+    for (const char* const speed : {"tflops", "bytes", "gbps"}) EXPECT_TRUE(line[speed].is_null()) << line;
+  }
+}
+
 TEST(Bench, MeasuresWhatIsWrittenToACache) {
   const Ended run = run_bench(
       "'append bf16 b3 hq4 hkv2 sq2 skv50 d64 seqused page16 pages12 rotary64 rows50 norm' "
@@ -190,7 +207,7 @@ TEST(Bench, RefusesWhatItCannotMeasure) {
   EXPECT_EQ(run_bench("--cold 'bwd bf16 b1 hq1 hkv1 sq1 skv9 d64'").exit_code, 2);
   EXPECT_EQ(run_bench("--rounds 0").exit_code, 2);
   EXPECT_EQ(run_bench("--backend cpu --tiles 128x64s3").exit_code, 2) << "tiles are for a GPU";
-  EXPECT_EQ(run_bench("--backend cpu --hints late=8").exit_code, 2);
+  EXPECT_EQ(run_bench("--backend cpu --hints deferred=8").exit_code, 2);
   EXPECT_EQ(run_bench("--hints colour=red").exit_code, 2);
   EXPECT_EQ(run_bench("--tiles 128x64").exit_code, 2);
 }

@@ -127,8 +127,8 @@ TEST(Packed, IsForFewRowsAlone) {
   EXPECT_TRUE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq1 skv4000 d128")).variant.pack_gqa);
   EXPECT_TRUE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv32 sq1 skv4000 d64")).variant.pack_gqa);
   EXPECT_FALSE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq512 skv4000 d128")).variant.pack_gqa);
-  EXPECT_FALSE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq1 skv4000 d128", "packed=0")).variant.pack_gqa);
-  EXPECT_TRUE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq512 skv4000 d128", "packed=1")).variant.pack_gqa);
+  EXPECT_FALSE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq1 skv4000 d128", "packgqa=0")).variant.pack_gqa);
+  EXPECT_TRUE(forward_of(*plan_of("fwd bf16 b4 hq32 hkv8 sq512 skv4000 d128", "packgqa=1")).variant.pack_gqa);
 }
 
 TEST(Split, IsInTheWorkspaceAndInASecondLaunch) {
@@ -292,17 +292,17 @@ TEST(Hints, ThatCutAreRefusedWhereNothingWouldHeedThem) {
   };
   EXPECT_NE(refused("bwd bf16 b1 hq4 hkv4 sq64 skv64 d64", "parts=2").find("parts=2 is a hint for forward"),
             std::string::npos);
-  EXPECT_NE(refused("bwd bf16 b1 hq4 hkv4 sq64 skv64 d64", "packed=1").find("Leave packed out"), std::string::npos);
+  EXPECT_NE(refused("bwd bf16 b1 hq4 hkv4 sq64 skv64 d64", "packgqa=1").find("Leave packgqa out"), std::string::npos);
   EXPECT_NE(
       refused("fwd e4m3 b1 hq4 hkv4 sq300 skv640 d64", "parts=2").find("plain tiles of 8-bit q have no split-KV"),
       std::string::npos);
   for (const char* const word : {"acc", "alibi", "causal chunk=100"})
-    EXPECT_NE(refused(("fwd bf16 b1 hq4 hkv4 sq64 skv640 d64 " + std::string(word)).c_str(), "packed=1")
-                  .find("packed=1 is a hint for problems without accumulate, attention_chunk and alibi"),
+    EXPECT_NE(refused(("fwd bf16 b1 hq4 hkv4 sq64 skv640 d64 " + std::string(word)).c_str(), "packgqa=1")
+                  .find("packgqa=1 is a hint for problems without accumulate, attention_chunk and alibi"),
               std::string::npos);
-  EXPECT_NE(refused("fwd bf16 b1 hq4 hkv4 sq64 skv640 d64", "packed=1 tiles=128x64s3").find("64 rows"),
+  EXPECT_NE(refused("fwd bf16 b1 hq4 hkv4 sq64 skv640 d64", "packgqa=1 tiles=128x64s3").find("64 rows"),
             std::string::npos);
-  for (const char* const word : {"parts=0", "parts=-1", "parts=5000", "parts=x", "packed=2", "packed"}) {
+  for (const char* const word : {"parts=0", "parts=-1", "parts=5000", "parts=x", "packgqa=2", "packgqa"}) {
     Hints none;
     EXPECT_FALSE(none.read(word)) << word;
   }

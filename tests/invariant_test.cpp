@@ -217,7 +217,7 @@ TEST(Invariant, HintsThatWouldChangeBitsAreRefused) {
   };
   EXPECT_EQ(refusal("parts=4"), "parts=4 is a hint and invariant is set; its parts have 1024 keys. Leave parts out.");
   EXPECT_NE(refusal("tiles=64x128s2").find("batch-invariant kernels have tiles of 64 keys"), std::string::npos);
-  EXPECT_EQ(refusal("packed=0").find("planned: "), 0u);
+  EXPECT_EQ(refusal("packgqa=0").find("planned: "), 0u);
   EXPECT_EQ(
       plan_of("fwd e4m3 b1 hq8 hkv8 sq1 skv512 d128 invariant", h200).failure().text,
       "invariant is set and dtype is e4m3; the Hopper kernels have it for f16 and bf16. Set invariant to 0, or use "

@@ -223,6 +223,13 @@ TEST(Append, NamesPositionsAndSlotsThatAreOutside) {
       refusal(slotted, {(int64_t{1} << 32) + 2, 0, 0}, {}),  // two of int32, 2 and 1
       "slot_mapping[0] must be a row of the cache, which has 3 rows, or negative for none, but is 4294967298. Use "
       "0 to 2, or -1; slots are int64, not int32.");
+  EXPECT_EQ(
+      refusal("append f32 b1 hq1 hkv1 sq3 skv0 d64 slots", {-1, 0, 1}, {}),
+      "slot_mapping[1] is 0, but the cache has no rows, as seq_kv is 0. Set seq_kv to those of the cache, or use "
+      "-1.");
+  EXPECT_EQ(refusal("append f32 b1 hq1 hkv1 sq3 skv0 d64 page4 pages0 slots", {2, 0, 1}, {}),
+            "slot_mapping[0] is 2, but the cache has no rows, as pages is 0. Set pages to those of the cache, or use "
+            "-1.");
 }
 
 TEST(pages, are_missing_where_the_pool_is) {
@@ -294,7 +301,9 @@ TEST(Pages, LengthsBeyondSeqKvNameIt) {
   const auto found = check_lengths(p, *views);
   ASSERT_FALSE(found);
   EXPECT_EQ(found.failure().text,
-            "seqused_kv[0] is 51 and the sequence has 0 rows; at most all of them count. Use 0, or a larger seq_kv.");
+            "seqused_kv[0] is 51 and seq_kv is 0, so no sequence has rows. Set seq_kv to the most that one may have, "
+            "or use "
+            "0.");
 }
 
 // Of an append problem with one head of 64 columns: q, k and their results, no v. rows: of q in a sequence, or in all

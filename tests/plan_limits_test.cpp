@@ -67,11 +67,11 @@ TEST(PlanLimits, HoldForAnySizes) {
   const char* const hints[] = {"",
                                "",
                                "parts=1024",
-                               "packed=1",
+                               "packgqa=1",
                                "section=1048576MiB",
                                "tail=99%",
                                "dequantised=1",
-                               "late=2147483647",
+                               "deferred=2147483647",
                                "section=1MiB"};
   int planned = 0, timed = 0;
   for (int round = 0; round < 10'000; ++round) {

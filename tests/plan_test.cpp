@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 
 #include "contract/fwd_legality.h"
@@ -202,7 +203,7 @@ TEST(Plan, OfTheLargestNumbersHasNoOverflow) {
   Device vast = h200;
   vast.l2_bytes = int64_t{INT32_MAX} << 20;
   Hints plain;
-  ASSERT_TRUE(plain.read("packed=0"));
+  ASSERT_TRUE(plain.read("packgqa=0"));
   const auto plan = make_gpu_plan(*heavy, vast, plain);
   ASSERT_TRUE(plan) << plan.failure().text;
   EXPECT_EQ(std::get<ForwardStep>(plan->launches.at(0).step).order.section, 1093) << plan->line();
@@ -241,14 +242,19 @@ TEST(Hints, AreReadAndPrinted) {
   Hints hints;
   EXPECT_EQ(hints.line(), "");
   for (const char* const word :
-       {"parts=4", "dequantised=1", "packed=1", "late=8", "tail=30%", "section=16MiB", "tiles=128x176s2"})
+       {"parts=4", "dequantised=1", "packgqa=1", "deferred=8", "tail=30%", "section=16MiB", "tiles=128x176s2"})
     EXPECT_TRUE(hints.read(word)) << word;
-  EXPECT_EQ(hints.line(), " tiles=128x176s2 section=16MiB tail=30% late=8 packed=1 parts=4 dequantised=1");
+  EXPECT_EQ(hints.line(), " tiles=128x176s2 section=16MiB tail=30% deferred=8 packgqa=1 parts=4 dequantised=1");
   EXPECT_EQ(Hints::why_wrong("tail=300%"), "the hint tail=300% must be a percentage from 0 to 99, such as tail=30%.");
   EXPECT_EQ(Hints::why_wrong("tails=3"), "");
+  // Their names before 0.4.
+  Hints renamed;
+  EXPECT_TRUE(renamed.read("late=8") && renamed.read("packed=1"));
+  EXPECT_EQ(renamed.line(), " deferred=8 packgqa=1");
+  EXPECT_EQ(Hints::why_wrong("packed=2"), "the hint packed=2 must be packgqa=0 or packgqa=1.");
   for (const char* const word : {"tiles=128", "tiles=128x64s3x", "tiles=0x64s3", "tiles=128x64s262144",
                                  "tiles=-128x64s3", "section=0MiB", "section=16", "tail=30", "tail=100%", "tail=-1%",
-                                 "late=", "late=-1", "late=8x", "dequantised=2", "h200", "64sm", ""}) {
+                                 "deferred=", "deferred=-1", "deferred=8x", "dequantised=2", "h200", "64sm", ""}) {
     Hints none;
     EXPECT_FALSE(none.read(word)) << word;
   }
@@ -264,13 +270,13 @@ TEST(Hints, ChangeThePlan) {
   };
   std::set<std::string> lines;
   for (const char* const word :
-       {"late=0", "late=3", "late=1073741824", "tail=0%", "section=4MiB", "tiles=128x80s2"}) {
+       {"deferred=0", "deferred=3", "deferred=1073741824", "tail=0%", "section=4MiB", "tiles=128x80s2"}) {
     Hints hints;
     ASSERT_TRUE(hints.read(word)) << word;
     const std::string line = make_gpu_plan(*problem, h200, hints)->line();
     EXPECT_TRUE(lines.insert(line).second) << word << ": a decision that cannot be read: " << line;
   }
-  EXPECT_EQ(order_with("late=3").deferred_tiles, 3);
+  EXPECT_EQ(order_with("deferred=3").deferred_tiles, 3);
   EXPECT_EQ(order_with("tail=0%").tail, 0);
   EXPECT_LT(order_with("section=4MiB").section, order_with("section=64MiB").section);
   Hints tiles;
@@ -289,12 +295,13 @@ TEST(Hints, OfForwardOrdersAreRefusedForGradients) {
     EXPECT_TRUE(hints.read(word));
     return make_gpu_plan(*problem, h200, hints);
   };
-  for (const char* const word : {"tail=0%", "tail=30%", "late=0", "late=8"}) {
+  for (const char* const word : {"tail=0%", "tail=30%", "deferred=0", "deferred=8"}) {
     const auto plan = with(word);
     ASSERT_FALSE(plan) << word;
     EXPECT_EQ(plan.failure().status, FH_UNSUPPORTED);
     EXPECT_TRUE(plan.failure().text.starts_with(word)) << plan.failure().text;
-    EXPECT_NE(plan.failure().text.find("Leave " + std::string(word, 4) + " out"), std::string::npos)
+    EXPECT_NE(plan.failure().text.find("Leave " + std::string(word, std::strcspn(word, "=")) + " out"),
+              std::string::npos)
         << plan.failure().text;
   }
   for (const char* const word : {"section=64MiB", "tiles=64x128s3"}) {

@@ -43,7 +43,7 @@ TEST(run, an_explanation_says_when_items_are_fetched) {
   };
   const char* const many_equal = "fwd bf16 b8 hq16 hkv16 sq2048 skv2048 d128";
   EXPECT_NE(words(many_equal, "h200").find("1408 work items, eager fetch;"), std::string::npos);
-  EXPECT_NE(words(many_equal, "h200 late=4").find("deferred fetch after items of 4 kv tiles"), std::string::npos);
+  EXPECT_NE(words(many_equal, "h200 deferred=4").find("deferred fetch after items of 4 kv tiles"), std::string::npos);
   EXPECT_NE(words("fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128 causal", "h100").find(" deferred fetch;"),
             std::string::npos);
   EXPECT_NE(words("fwd bf16 b1 hq32 hkv8 sq1 skv64 d128", "h200").find("one for each CTA, without a ticket;"),
@@ -52,7 +52,7 @@ TEST(run, an_explanation_says_when_items_are_fetched) {
 
 TEST(run, hints_with_wrong_values_are_named) {
   for (const auto& [target, hint] : {std::pair{"h200 tail=300%", "tail=300% must be a percentage from 0 to 99"},
-                                     {"h200 packed=7", "packed=7 must be packed=0 or packed=1"},
+                                     {"h200 packgqa=7", "packgqa=7 must be packgqa=0 or packgqa=1"},
                                      {"h200 tiles=128x64", "tiles=128x64 must be query rows, keys and stages"},
                                      {"cpu tiles=3", "tiles=3 must be query rows, keys and stages"}}) {
     const auto read = read_target(target);
@@ -138,12 +138,12 @@ TEST(run, why_nothing_is_computed_is_said) {
 }
 
 TEST(run, hints_are_read_and_belong_to_a_gpu) {
-  const auto hinted = read_target("hopper:1 tiles=128x64s3 late=4");
+  const auto hinted = read_target("hopper:1 tiles=128x64s3 deferred=4");
   ASSERT_TRUE(hinted) << hinted.failure().text;
   EXPECT_EQ(hinted->ordinal, 1);
-  EXPECT_EQ(hinted->hints.line(), " tiles=128x64s3 late=4");
+  EXPECT_EQ(hinted->hints.line(), " tiles=128x64s3 deferred=4");
   EXPECT_EQ(read_target("h200 tail=30%")->hints.tail_percent, 30);
-  for (const char* const target : {"cpu tiles=128x64s3", "hopper tiles=128", "hopper tail=100%", "hopper late=-1",
+  for (const char* const target : {"cpu tiles=128x64s3", "hopper tiles=128", "hopper tail=100%", "hopper deferred=-1",
                                    "hopper section=0MiB", "hopper 1", "auto cpu", "tiles=128x64s3"}) {
     const auto refused = read_target(target);
     ASSERT_FALSE(refused) << target;

@@ -22,6 +22,7 @@
 #include "src/runtime/params/parts.hpp"
 #include "src/runtime/runtime.hpp"
 #include "src/runtime/tensor_map.hpp"
+#include "tests/support/dense_view.hpp"
 #include "tests/support/planned.hpp"
 
 namespace froghopper::runtime {
@@ -69,17 +70,7 @@ TEST_F(WithoutDriver, info_has_text_for_everything) {
 
 // ---- Tensor maps ------------------------------------------------------------------------------------------------
 
-View view(int64_t batch, int64_t seq, int64_t heads, int64_t dim) {
-  return {.data = reinterpret_cast<void*>(0x10000),
-          .element = Element::bf16,
-          .batch = batch,
-          .seq = seq,
-          .heads = heads,
-          .dim = dim,
-          .stride_batch = batch > 1 ? seq * heads * dim : 0,
-          .stride_seq = seq > 1 ? heads * dim : 0,
-          .stride_head = heads > 1 ? dim : 0};
-}
+using test::view;
 
 TEST(tensor_map, of_fixed_lengths_is_the_view) {
   const auto shape = fixed_shape({"q", view(2, 100, 3, 80)}, 128, nullptr);
@@ -150,6 +141,7 @@ TEST(tensor_map, refuses_ragged_strides_beyond_its_trick) {
   const auto too_far = ragged_shape({"v", apart}, 64, nullptr);
   ASSERT_FALSE(too_far);
   EXPECT_EQ(too_far.failure().text.substr(0, 30), "v.stride_batch is 8589934600 a");
+  EXPECT_TRUE(too_far.failure().text.ends_with("Make stride_batch a multiple of stride_seq."));
   View one_page = view(1, 4, 3, 64);
   EXPECT_TRUE(check_slots({"v", one_page}));
   one_page.stride_seq = int64_t{1} << 30;

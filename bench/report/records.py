@@ -127,7 +127,7 @@ def short_title(title):
     rest = [w for w in words[1:] if not re.fullmatch(r"(hq|hkv|d|dv|tq|tkv)\d+", w)]
     heads = sizes["hq"] if sizes["hq"] == sizes["hkv"] else f"{sizes['hq']}/{sizes['hkv']}"
     dims = sizes["d"] + (f", {sizes['dv']}" if "dv" in sizes else "")
-    return ", ".join([words[0], f"{heads} heads of {dims}", " ".join(rest) or "full"])
+    return ", ".join([words[0], f"{heads} heads of {dims}", " ".join(rest) or "non-causal"])
 
 
 def unit_of(tables):

@@ -229,7 +229,8 @@ typedef struct fh_tensor {
   void* data; /* the address of its first element */
   /* Elements; stride_batch is ignored with varlen. Without gaps they are seq * heads * dim, heads * dim and dim; for
    * [batch, heads, seq, dim] in memory, heads * seq * dim, dim and seq * dim. In a tensor that is read, a stride may be
-   * 0: the entries along that axis are the same memory. */
+   * 0: the entries along that axis are the same memory. Three zeros are refused as forgotten in q, k, v, o, gate and
+   * means of several rows. They are valid in grad_o (the gradient of a sum over rows), scales and slopes. */
   int64_t stride_batch, stride_seq, stride_head;
 } fh_tensor;
 
@@ -340,9 +341,9 @@ static inline fh_tensors fh_tensors_init(void) {
  *   "cpu"            the CPU of this machine
  *   "h200", "h100"   a GPU that need not be in this machine: the plan can be read, not run. You can describe another:
  *                    "mine 64sm l2=40MiB clock=1500MHz memory=2000GB/s"
- * Hints after the target change how fast a GPU runs, never the result. "hopper tiles=128x64s3 section=16MiB tail=30%
- * late=8" takes tiles of 128 query rows and 64 keys in rings of 3 stages, and so on; packed=, parts= and dequantised=
- * choose PackGQA, split-KV and the dequantisation of 8-bit k and v in a launch of its own; docs/4-planning.md.
+ * Hints (docs/4-planning.md) change how fast a GPU runs, never the result. "hopper tiles=128x64s3 section=16MiB
+ * tail=30% deferred=8" takes tiles of 128 query rows and 64 keys in rings of 3 stages, and so on; packgqa=, parts= and
+ * dequantised= choose PackGQA, split-KV and the dequantisation of 8-bit k and v in a launch of its own.
  * On failure *plan becomes NULL. */
 FH_API fh_status fh_plan_create(const fh_problem* problem, const char* target, fh_plan** plan);
 /* NULL: nothing happens. No thread may be in fh_plan_run with the plan; launches in flight and captured graphs do not

@@ -149,10 +149,11 @@ Result<Target> read_target(const char* target) {
     const std::string why = words.size() < 2    ? wrong_place(where, device.failure())
                             : words[0] == "cpu" ? the_cpu
                                                 : device.failure().text;
-    const char* const hints = name.find('=') == name.npos
-                                  ? ""
-                                  : "; on a GPU with hints such as tiles=128x64s3, section=16MiB, tail=30%, late=8, "
-                                    "packed=1, parts=4, dequantised=1";
+    const char* const hints =
+        name.find('=') == name.npos
+            ? ""
+            : "; on a GPU with hints such as tiles=128x64s3, section=16MiB, tail=30%, deferred=8, "
+              "packgqa=1, parts=4, dequantised=1";
     return Failure{FH_INVALID_PROBLEM,
                    text("target is \"{}\", which names neither a backend nor a Hopper GPU: {} It must be \"auto\", "
                         "\"cpu\", \"hopper\", \"hopper:1\" or a GPU to plan for, \"h200\"{}.",

@@ -73,12 +73,13 @@ Result<void> check_hints(const Hints& hints) {
              "out; section= changes the order of kv tiles.",
              *hints.tail_percent));
   if (hints.deferred_tiles)
-    return unsupported(text(
-        "late={} is a hint for forward problems; a backward one defers the fetch of every work item. Leave late out.",
-        *hints.deferred_tiles));
-  const std::string tiling = hints.packed  ? text("packed={}", *hints.packed)
-                             : hints.parts ? text("parts={}", *hints.parts)
-                                           : "";
+    return unsupported(
+        text("deferred={} is a hint for forward problems; a backward one defers the fetch of every work item. Leave "
+             "deferred out.",
+             *hints.deferred_tiles));
+  const std::string tiling = hints.pack_gqa ? text("packgqa={}", *hints.pack_gqa)
+                             : hints.parts  ? text("parts={}", *hints.parts)
+                                            : "";
   if (!tiling.empty())
     return unsupported(
         text("{} is a hint for forward problems; a backward one has neither PackGQA nor split-KV. "

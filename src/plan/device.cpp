@@ -114,8 +114,11 @@ bool Hints::read(const std::string& word) {
   }
   if (number_between(word, "section=", "MiB", value)) return section_mib = value, within(value, 1 << 20) && value > 0;
   if (number_between(word, "tail=", "%", value)) return tail_percent = value, within(value, 99);
-  if (number_after(word, "late=", value)) return deferred_tiles = value, value >= 0;
-  if (number_after(word, "packed=", value)) return packed = value, within(value, 1);
+  // late= and packed= are what these two were called before 0.4.
+  if (number_after(word, "deferred=", value) || number_after(word, "late=", value))
+    return deferred_tiles = value, value >= 0;
+  if (number_after(word, "packgqa=", value) || number_after(word, "packed=", value))
+    return pack_gqa = value, within(value, 1);
   if (number_after(word, "dequantised=", value)) return dequantised = value, within(value, 1);
   if (number_after(word, "parts=", value)) return parts = value, within(value, parts_most) && value > 0;
   return false;
@@ -126,8 +129,10 @@ std::string Hints::why_wrong(const std::string& word) {
       {"tiles=", "query rows, keys and stages, such as tiles=128x64s3"},
       {"section=", "whole MiB from 1 on, such as section=16MiB"},
       {"tail=", "a percentage from 0 to 99, such as tail=30%"},
-      {"late=", "a number from 0 on, such as late=8"},
-      {"packed=", "packed=0 or packed=1"},
+      {"deferred=", "a number from 0 on, such as deferred=8"},
+      {"late=", "a number from 0 on, such as deferred=8"},
+      {"packgqa=", "packgqa=0 or packgqa=1"},
+      {"packed=", "packgqa=0 or packgqa=1"},
       {"dequantised=", "dequantised=0 or dequantised=1"},
       {"parts=", "a number from 1 to 1024, such as parts=4"}};
   for (const auto& [name, rule] : rules)
@@ -140,8 +145,8 @@ std::string Hints::line() const {
   if (tiles) line += text(" tiles={}x{}s{}", tiles->q, tiles->kv, tiles->stages);
   if (section_mib) line += text(" section={}MiB", *section_mib);
   if (tail_percent) line += text(" tail={}%", *tail_percent);
-  if (deferred_tiles) line += text(" late={}", *deferred_tiles);
-  if (packed) line += text(" packed={}", *packed);
+  if (deferred_tiles) line += text(" deferred={}", *deferred_tiles);
+  if (pack_gqa) line += text(" packgqa={}", *pack_gqa);
   if (parts) line += text(" parts={}", *parts);
   if (dequantised) line += text(" dequantised={}", *dequantised);
   return line;

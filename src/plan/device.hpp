@@ -32,8 +32,8 @@ struct Hints {
   std::optional<Tiles> tiles;         // tiles=128x176s2
   std::optional<int> section_mib;     // section=16MiB: K and V of a section
   std::optional<int> tail_percent;    // tail=30%: q tiles of a pair that are handed out last
-  std::optional<int> deferred_tiles;  // late=8: Order::deferred_tiles
-  std::optional<int> packed;          // packed=1: query heads share tiles; packed=0: they do not
+  std::optional<int> deferred_tiles;  // deferred=8: Order::deferred_tiles
+  std::optional<int> pack_gqa;        // packgqa=1: query heads share tiles; packgqa=0: they do not
   std::optional<int> parts;           // parts=4: into which the keys of the longest sequence are cut; 1: none
   // Dequantised=1: 8-bit k and v get q's type in a launch of their own; dequantised=0: not
   std::optional<int> dequantised;

@@ -25,7 +25,7 @@ Result<void> check_hints(const Problem& p, const Hints& hints) {
              "neither PackGQA nor split-KV. Leave {0} out.",
              word, value));
   };
-  if (hints.packed.value_or(0) > 0) return refuse("packed", *hints.packed);
+  if (hints.pack_gqa.value_or(0) > 0) return refuse("packgqa", *hints.pack_gqa);
   if (hints.parts.value_or(1) > 1) return refuse("parts", *hints.parts);
   return {};
 }

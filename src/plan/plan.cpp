@@ -18,12 +18,12 @@ std::string order_words(const Order& order) {
   std::string words;
   if (order.section < order.pairs || order.tail > 0) words = text(" section {} tail {}", order.section, order.tail);
   if (order.in_sections < order.pairs) words += text(" last {}", order.pairs - order.in_sections);
-  if (order.deferred_tiles == no_bound<int>) return words + " early";
-  return order.deferred_tiles > 0 ? words + text(" late {}", order.deferred_tiles) : words;
+  if (order.deferred_tiles == no_bound<int>) return words + " eager";
+  return order.deferred_tiles > 0 ? words + text(" deferred {}", order.deferred_tiles) : words;
 }
 std::string words_of(const ForwardStep& step) {
   std::string words = order_words(step.order);
-  if (step.variant.pack_gqa) words += text(" pack {}x{}", step.pack_gqa.heads, step.pack_gqa.rows);
+  if (step.variant.pack_gqa) words += text(" packgqa {}x{}", step.pack_gqa.heads, step.pack_gqa.rows);
   if (step.parts.most > 1 && !fwd_splits_evenly(step.variant))
     words += text(" parts {} of {}", step.parts.most, step.parts.tiles);
   if (step.rows.least > 0) words += text(" rows {}..", step.rows.least);
@@ -65,7 +65,7 @@ Slice Workspace::take(size_t size) {
 
 std::string Launch::line() const {
   const std::string words = std::visit([](const auto& what) { return words_of(what); }, step);
-  return text("{} grid {}{}{} smem {}KiB", kernel.name, grid, one_cta_an_sm ? " alone" : "", words,
+  return text("{} grid {}{}{} smem {}KiB", kernel.name, grid, one_cta_an_sm ? " one_cta_an_sm" : "", words,
               kernel.smem_bytes / 1024);
 }
 

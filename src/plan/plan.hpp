@@ -135,7 +135,7 @@ struct Launch {
   Step step;
   bool overlaps = false;  // may start before the kernel before it in the stream has ended, and waits for it itself
   bool one_cta_an_sm = false;  // two CTAs find room on an SM, but there are SMs for all: each gets one of its own
-  std::string line() const;    // "KERNEL grid 132 section 8 tail 16 last 12 early smem 160KiB"
+  std::string line() const;    // "KERNEL grid 132 section 8 tail 16 last 12 eager smem 160KiB"
 };
 
 // Launches one after the other in one stream; none: there is nothing to compute.

@@ -183,7 +183,7 @@ bool may_have_pack_gqa_or_split_kv(const Problem& p) { return !has_chunks(p) && 
 std::optional<Problem> sequences_of_few_rows(const Problem& p, const Tiling& of_all, const Hints& hints) {
   const bool mixed =
       p.varlen && p.paged() && p.batch > 1 && !p.invariant && may_have_pack_gqa_or_split_kv(p) && p.heads_q > 0;
-  if (!mixed || of_all.variant.pack_gqa || hints.tiles || hints.packed || hints.parts) return std::nullopt;
+  if (!mixed || of_all.variant.pack_gqa || hints.tiles || hints.pack_gqa || hints.parts) return std::nullopt;
   Problem few = p;
   few.seq_q = pack_gqa_of(p).rows;
   few.total_q = std::min(p.total_q, p.batch * few.seq_q);
@@ -197,7 +197,7 @@ Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, 
   const bool may_have_pack_gqa =
       may_have_pack_gqa_or_split_kv(p) && p.heads_q > 0 && (!hints.tiles || hints.tiles->q == m_tile_rows);
   if (may_have_pack_gqa) pack = pack_gqa_of(p);
-  v.pack_gqa = hints.packed ? *hints.packed != 0 : may_have_pack_gqa && pack_gqa_is_faster(p, pack);
+  v.pack_gqa = hints.pack_gqa ? *hints.pack_gqa != 0 : may_have_pack_gqa && pack_gqa_is_faster(p, pack);
   if (v.batch_invariant && batch_invariant_parts_of(p) > 1 &&
       part_bytes(p) * static_cast<double>(batch_invariant_parts_of(p)) > tuning::batch_invariant_bytes_most)
     v.pack_gqa = false;

@@ -144,6 +144,18 @@ bool two_slots(int64_t slot, int64_t slots) {
   return second > 0 && first < slots && second < slots;
 }
 
+// Of a slot that is no row of the cache.
+std::string past_the_cache(const Problem& p, int64_t number, int64_t slot, int64_t slots) {
+  if (slots == 0)
+    return text(
+        "slot_mapping[{}] is {}, but the cache has no rows, as {} is 0. Set {} to those of the cache, or use -1.",
+        number, slot, p.paged() ? "pages" : "seq_kv", p.paged() ? "pages" : "seq_kv");
+  return text(
+      "slot_mapping[{}] must be a row of the cache, which has {}, or negative for none, but is {}. Use {}, or -1{}.",
+      number, counted(slots, "row"), slot, from_0_to(slots - 1),
+      two_slots(slot, slots) ? "; slots are int64, not int32" : "");
+}
+
 // Of one sequence without slots: all of its rows, and the pages that they go to.
 Result<void> check_rows(const Problem& p, const Views& views, int64_t sequence, int64_t count) {
   const bool has_lengths = views.seqused_kv.data != nullptr;
@@ -256,12 +268,7 @@ Result<void> check_places(const Problem& p, const Views& views) {
     for (int64_t row = 0; row < count && (p.slots || rotates); ++row) {
       const PlaceOfRow place = place_of_row(p, views, b, row);
       const int64_t number = place.batch * p.extent_q() + place.row;
-      if (writes(views) && place.slot >= slots)
-        return wrong(
-            text("slot_mapping[{}] must be a row of the cache, which has {}, or negative for none, but is {}. Use "
-                 "{}, or -1{}.",
-                 number, counted(slots, "row"), place.slot, from_0_to(slots - 1),
-                 two_slots(place.slot, slots) ? "; slots are int64, not int32" : ""));
+      if (writes(views) && place.slot >= slots) return wrong(past_the_cache(p, number, place.slot, slots));
       const bool padding = p.slots && place.slot < 0;
       if (!rotates || padding || (place.position >= 0 && place.position < p.rotary_rows)) continue;
       return wrong(text("{} {} and rotary_rows is {}; the tables do not know it. Use {}, or longer tables.",

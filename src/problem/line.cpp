@@ -36,7 +36,7 @@ std::string read_word(const Word&, fh_problem&);
 std::string printed(const Option&, const Problem&);
 bool read_type(std::string_view word, fh_dtype&);
 std::string wrong_operation(const Word&);
-std::string wrong_type(const Word&);
+std::string wrong_type(const Word&, fh_op);
 std::string missing_word(const std::vector<Word>&);
 
 struct Operation {
@@ -65,7 +65,33 @@ constexpr std::string_view grammar =
     "these [kv=DTYPE], sizes, varlen, seqused, pages and smsN, and [slots] [rotaryN rowsN [interleaved] "
     "[tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]] [tokenscales]";
 
-constexpr const char* type_words = "f16, bf16, f32, e4m3 or e5m2";
+// "f16, bf16 or f32"
+std::string either(const std::vector<Dtype>& types) {
+  std::string all;
+  for (const Dtype& type : types)
+    all += text("{}{}", &type == types.data() ? "" : &type == &types.back() ? " or " : ", ", name_of(type));
+  return all;
+}
+
+// Of the second word. The rest of the rules about types is in validate.cpp; these lists are for whoever wrote no type.
+std::vector<Dtype> types_of_q(fh_op op) {
+  if (op != FH_FORWARD) return {Dtype::f16, Dtype::bf16, Dtype::f32};
+  return {std::begin(dtypes), std::end(dtypes)};
+}
+
+// Of a word with a type, where the first two words have been read. kv= may follow o=.
+std::vector<Dtype> types_of(const Option& option, const fh_problem& p) {
+  const Dtype q = static_cast<Dtype>(p.dtype);
+  const bool of_16_bits = size_of(q) == 2;
+  if (option.key() == "kv") {
+    if (p.op == FH_QUANTISE) return {Dtype::e4m3, Dtype::e5m2};
+    const bool cache = p.op == FH_FORWARD ? of_16_bits : p.op == FH_APPEND;
+    return cache ? std::vector{q, Dtype::e4m3, Dtype::e5m2} : std::vector{q};
+  }
+  if (option.key() == "o" && p.op == FH_FORWARD && q != Dtype::f32) return {Dtype::f16, Dtype::bf16, Dtype::f32};
+  const bool table = option.key() == "tables" || option.key() == "weights";
+  return table && q != Dtype::f32 ? std::vector{q, Dtype::f32} : std::vector{q};
+}
 
 }  // namespace
 
@@ -78,7 +104,7 @@ Result<Problem> Problem::parse(const std::string& line) {
   const auto* const op = std::ranges::find(ops, words[0].all, &Operation::word);
   if (op == std::end(ops)) return wrong(wrong_operation(words[0]));
   p.op = op->op;
-  if (!read_type(words[1].all, p.dtype)) return wrong(wrong_type(words[1]));
+  if (!read_type(words[1].all, p.dtype)) return wrong(wrong_type(words[1], p.op));
 
   for (size_t i = 2; i < words.size(); ++i) {
     for (size_t j = 2; j < i; ++j)
@@ -130,15 +156,16 @@ std::string wrong_operation(const Word& word) {
                                           : "");
 }
 
-std::string wrong_type(const Word& word) {
-  const std::string meant = meant_type(word.all);
+std::string wrong_type(const Word& word, fh_op op) {
+  const std::vector<Dtype> taken = types_of_q(op);
+  const std::string meant = either(meant_types(word.all, taken));
   const bool missing = std::ranges::any_of(
       options(), [&](const Option& option) { return !word.key.empty() && option.key() == word.key; });
   return text("\"{}\" at offset {}: the second word is the type{}. Use {}.", word.all, word.offset,
               !meant.empty() ? text(", which here is {}", meant)
               : missing      ? ", which is missing"
                              : "",
-              type_words);
+              either(taken));
 }
 
 // The whole text is one number, or it is not one: "16" but not "16k", "" or more than the type can hold.
@@ -171,7 +198,8 @@ std::string read_value(const Option& option, std::string_view value, fh_problem&
                          [&](AlignField field) { return p.*field.user = FH_TOP_LEFT, std::string(); },
                          [&](TypeField field) -> std::string {
                            if (value.starts_with('=') && read_type(value.substr(1), p.*field.user)) return {};
-                           return text("a type is expected: {}, with {}.", form_of(option), type_words);
+                           return text("a type is expected: {}, with {}.", form_of(option),
+                                       either(types_of(option, p)));
                          },
                          [&](CountField field) -> std::string {
                            if (!equals) return read_number(value, p.*field.user);
@@ -185,13 +213,21 @@ std::string read_value(const Option& option, std::string_view value, fh_problem&
                     option.field);
 }
 
+// " Write kv=e4m3 or kv=e5m2." for "kv=fp8"; "" where none of the types that are meant is taken.
+std::string corrected_type(const Option& option, std::string_view value, const fh_problem& p) {
+  std::string all;
+  for (const Dtype type : meant_types(value, types_of(option, p)))
+    all += text("{} {}{}", all.empty() ? " Write" : " or", option.word, name_of(type));
+  return all.empty() ? "" : all + ".";
+}
+
 // The word that would be right, as far as can be told: "softcap30" for "softcap=30", "b2" for "b2,".
-std::string corrected(const Option& option, std::string_view value) {
+std::string corrected(const Option& option, std::string_view value, const fh_problem& p) {
   while (value.ends_with(',') || value.ends_with(';')) value.remove_suffix(1);
   while (value.starts_with('=') || value.starts_with(':') || value.starts_with('_')) value.remove_prefix(1);
   const bool equals = option.key() != option.word;
-  const std::string type = std::holds_alternative<TypeField>(option.field) ? meant_type(value) : "";
-  const std::string after = text("{}{}", equals ? "=" : "", type.empty() ? std::string(value) : type);
+  if (std::holds_alternative<TypeField>(option.field)) return corrected_type(option, value, p);
+  const std::string after = text("{}{}", equals ? "=" : "", value);
   fh_problem ignored = fh_problem_init();
   return read_value(option, after, ignored).empty() ? text(" Write {}{}.", option.key(), after) : "";
 }
@@ -205,7 +241,7 @@ std::string read_word(const Word& word, fh_problem& p) {
     std::string wrong = read_value(option, word.value, p);
     if (wrong.empty()) return {};
     if (!wrong.ends_with('.')) wrong += text(": {}.", form_of(option));
-    return wrong + corrected(option, word.value);
+    return wrong + corrected(option, word.value, p);
   }
   const std::string meant = meant_words(word.all);
   if (meant.empty()) return text("this word is unknown. {}.", grammar);

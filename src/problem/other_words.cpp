@@ -18,12 +18,12 @@ struct Other {
 };
 
 constexpr Other types[] = {
-    {"fp16", "f16"},         {"float16", "f16"},     {"half", "f16"},    {"bfloat16", "bf16"},
-    {"fp32", "f32"},         {"float32", "f32"},     {"float", "f32"},   {"single", "f32"},
-    {"fp8", "e4m3 or e5m2"}, {"f8", "e4m3 or e5m2"}, {"e4m3fn", "e4m3"}, {"float8_e4m3fn", "e4m3"},
-    {"float8_e4m3", "e4m3"}, {"fp8_e4m3", "e4m3"},   {"f8e4m3", "e4m3"}, {"fp8e4m3", "e4m3"},
-    {"float8_e5m2", "e5m2"}, {"fp8_e5m2", "e5m2"},   {"f8e5m2", "e5m2"}, {"fp8e5m2", "e5m2"},
-    {"fh_f16", "f16"},       {"fh_bf16", "bf16"},    {"fh_f32", "f32"},  {"fh_e4m3", "e4m3"},
+    {"fp16", "f16"},         {"float16", "f16"},   {"half", "f16"},    {"bfloat16", "bf16"},
+    {"fp32", "f32"},         {"float32", "f32"},   {"float", "f32"},   {"single", "f32"},
+    {"fp8", "e4m3 e5m2"},    {"f8", "e4m3 e5m2"},  {"e4m3fn", "e4m3"}, {"float8_e4m3fn", "e4m3"},
+    {"float8_e4m3", "e4m3"}, {"fp8_e4m3", "e4m3"}, {"f8e4m3", "e4m3"}, {"fp8e4m3", "e4m3"},
+    {"float8_e5m2", "e5m2"}, {"fp8_e5m2", "e5m2"}, {"f8e5m2", "e5m2"}, {"fp8e5m2", "e5m2"},
+    {"fh_f16", "f16"},       {"fh_bf16", "bf16"},  {"fh_f32", "f32"},  {"fh_e4m3", "e4m3"},
     {"fh_e5m2", "e5m2"},
 };
 
@@ -73,10 +73,13 @@ std::string_view ours(const Other (&all)[n], std::string_view theirs) {
 
 }  // namespace
 
-std::string meant_type(std::string_view word) {
+std::vector<Dtype> meant_types(std::string_view word, const std::vector<Dtype>& taken) {
   const std::string low = lower(word);
-  const auto* const found = std::ranges::find_if(dtypes, [&](Dtype t) { return low == name_of(t); });
-  return found != std::end(dtypes) ? name_of(*found) : std::string(ours(types, low));
+  const std::string other = text(" {} ", ours(types, low));
+  std::vector<Dtype> all;
+  for (const Dtype type : taken)
+    if (low == name_of(type) || other.find(text(" {} ", name_of(type))) != other.npos) all.push_back(type);
+  return all;
 }
 
 std::string meant_operation(std::string_view word) {

@@ -4,13 +4,17 @@
 #pragma once
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "src/base/element.hpp"
 
 namespace froghopper {
 
 // "dN", "kv=DTYPE", "windowL,R": a word of a line that the user's word means, or two. "" where that cannot be told.
 std::string meant_words(std::string_view word);
-// Of the second word, and after kv= and others: "bf16" for "bfloat16". fp8 may mean two types.
-std::string meant_type(std::string_view word);
+// Of the second word, and after kv= and others: the types that are taken there and that the word means: bf16 for
+// "bfloat16", two for "fp8".
+std::vector<Dtype> meant_types(std::string_view word, const std::vector<Dtype>& taken);
 // Of the first word: "fwd" for "forward".
 std::string meant_operation(std::string_view word);
 

@@ -117,6 +117,28 @@ Result<void> check_slots(const Named& tensor) {
            name, v.stride_seq, name, v.stride_batch, bytes, name));
 }
 
+// Rows of pages, or of sequences, are as many granules apart as their stride has, and 2^31 are counted. A granule is a
+// row where the other stride is a multiple of it; a page of one row has no stride of rows, so there it is 16 bytes.
+std::string span_beyond_coordinates(const Named& tensor, int64_t bytes) {
+  const auto& [name, v] = tensor;
+  if (v.seq <= 1)
+    return text(
+        "{0}.stride_batch is {1} elements and {0} has {2} x 1 rows, which together span more than 2^31 units of {3} "
+        "bytes; units are rows only where a page, or a sequence, has several. Use pages of 2 rows or more, whose "
+        "rows "
+        "lie one after the other, or fewer of them.",
+        name, v.stride_batch, v.batch, bytes);
+  if (v.stride_seq > 0 && v.stride_batch % v.stride_seq == 0)
+    return text(
+        "{0}.stride_batch is {1} and {0}.stride_seq is {2}, in elements; {0} spans more than 2^31 rows, which TMA "
+        "does not count. Use fewer pages or sequences, or divide them between calls.",
+        name, v.stride_batch, v.stride_seq);
+  return text(
+      "{0}.stride_batch is {1} and {0}.stride_seq is {2}, in elements; together they span more than 2^31 of their "
+      "common units of {3} bytes. Make stride_batch a multiple of stride_seq.",
+      name, v.stride_batch, v.stride_seq, bytes);
+}
+
 // TMA compares coordinates with extents, so for the hardware to see the end of every sequence, the end must lie at the
 // extent of a dimension. The row dimension has 2^30 rows, and row r of a sequence of `length` rows is asked for at
 // 2^30 - length + r: outside if and only if r >= length. That is 2^30 - length rows too far, so another dimension moves
@@ -138,10 +160,7 @@ Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_i
   const int64_t bytes = granule_bytes(v);
   const int64_t row_granules = row / bytes, step = batch / bytes;
   if (1.0 * step * v.batch + 1.0 * row_granules * v.seq >= coordinate_limit)  // in doubles, as it may pass 2^63
-    return misfit(
-        text("{}.stride_batch is {} and {}.stride_seq is {}, in elements; together they span more than 2^31 of "
-             "their common units of {} bytes. Make stride_batch a multiple of stride_seq.",
-             name, v.stride_batch, name, v.stride_seq, bytes));
+    return misfit(span_beyond_coordinates(tensor, bytes));
   MapShape shape;
   shape.address = v.empty() ? stand_in : v.data;
   shape.granules = {.batch = static_cast<int>(step), .row = static_cast<int>(row_granules)};
