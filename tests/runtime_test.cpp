@@ -146,6 +146,10 @@ TEST(tensor_map, refuses_ragged_strides_beyond_its_trick) {
   EXPECT_TRUE(check_slots({"v", one_page}));
   one_page.stride_seq = int64_t{1} << 30;
   EXPECT_EQ(check_slots({"v", one_page}).failure().text.substr(0, 29), "v.stride_seq is 1073741824 an");
+  View table = view(3, 100, 1, 1);
+  EXPECT_TRUE(check_table(table));
+  table.stride_seq = int64_t{1} << 25;
+  EXPECT_EQ(check_table(table).failure().text.substr(0, 36), "block_table.stride_seq is 33554432, ");
 }
 
 // What the hardware does with the coordinates the kernel gives it: address modulo 2^64, and whether it is inside.

@@ -117,6 +117,14 @@ Result<void> check_slots(const Named& tensor) {
            name, v.stride_seq, name, v.stride_batch, bytes, name));
 }
 
+Result<void> check_table(const View& table) {
+  if (1.0 * table.stride_seq * table.seq < 1.0 * std::numeric_limits<int>::max()) return {};
+  return misfit(text(
+      "block_table.stride_seq is {}, so the {} entries of a sequence span 2^31 entries or more. Copy the table so "
+      "that its columns lie side by side.",
+      table.stride_seq, table.seq));
+}
+
 // Rows of pages, or of sequences, are as many granules apart as their stride has, and 2^31 are counted. A granule is a
 // row where the other stride is a multiple of it; a page of one row has no stride of rows, so there it is 16 bytes.
 std::string span_beyond_coordinates(const Named& tensor, int64_t bytes) {
@@ -125,8 +133,7 @@ std::string span_beyond_coordinates(const Named& tensor, int64_t bytes) {
     return text(
         "{0}.stride_batch is {1} elements and {0} has {2} x 1 rows, which together span more than 2^31 units of {3} "
         "bytes; units are rows only where a page, or a sequence, has several. Use pages of 2 rows or more, whose "
-        "rows "
-        "lie one after the other, or fewer of them.",
+        "rows lie one after the other, or fewer of them.",
         name, v.stride_batch, v.batch, bytes);
   if (v.stride_seq > 0 && v.stride_batch % v.stride_seq == 0)
     return text(

@@ -42,6 +42,8 @@ Result<MapShape> ragged_shape(const Named&, int rows, const void* stand_in);
 // Pages of which less than 8 rows follow each other are copied without the map, but by the same granules: PageParams
 // has the bytes of one in an int.
 Result<void> check_slots(const Named&);
+// Entries of a block table, which kernels find with 32 bits.
+Result<void> check_table(const View& block_table);
 
 // Rows of so many floats one after the other; a box is one of them.
 MapShape dense_rows(const void* rows, int64_t count, int floats);

@@ -118,6 +118,8 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   FwdParams params = plain_params(run, step);
   for (const Named& tensor : {Named{"o", views.o}, Named{"gate", views.gate}})
     if (auto ok = check_layout(tensor); !ok) return ok.failure();
+  if (problem.paged())
+    if (auto ok = check_table(views.block_table); !ok) return ok.failure();
   if (step.variant.kv.layout == KvLayout::paged_cp_async)
     for (const Named& tensor : {Named{"k", views.k}, Named{"v", views.v}})
       if (auto ok = check_slots(tensor); !ok) return ok.failure();
