@@ -301,7 +301,9 @@ TEST(Pages, LengthsBeyondSeqKvNameIt) {
   const auto found = check_lengths(p, *views);
   ASSERT_FALSE(found);
   EXPECT_EQ(found.failure().text,
-            "seqused_kv[0] is 51 and the sequence has 0 rows; at most all of them count. Use 0, or a larger seq_kv.");
+            "seqused_kv[0] is 51 and seq_kv is 0, so no sequence has rows. Set seq_kv to the most that one may have, "
+            "or use "
+            "0.");
 }
 
 // Of an append problem with one head of 64 columns: q, k and their results, no v. rows: of q in a sequence, or in all

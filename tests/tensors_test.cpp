@@ -300,7 +300,7 @@ const BadLengths bad_lengths[] = {
     {[](Lengths& l) { l.cu_kv[1] = 5000; },
      "cu_seqlens_kv falls from 5000 to 200 at entry 2; sequences lie end to end. Let it rise."},
     {[](Lengths& l) { l.cu_kv[3] = 501; },
-     "cu_seqlens_kv[3] is 501 and total_kv is 500; no sequence reaches past the total. Raise the total."},
+     "cu_seqlens_kv[3] is 501 and total_kv is 500; no sequence reaches past the total. Raise it to 501."},
     {[](Lengths& l) { l.cu_q[1] = 120; },
      "sequence 0 has 120 rows and seq_q is 100; seq_q is an upper bound on all of them. Raise it to 120."},
     {[](Lengths& l) { l.cu_q[1] = 101, l.cu_q[2] = 250; },

@@ -49,6 +49,8 @@ SENTENCES: list[tuple[str, str]] = [
      r"0; else use cu_seqlens_\1 - cu_seqlens_\1[0] with the rows from there on."),
     (r"cu_seqlens_(q|kv) falls from (-?\d+) to (-?\d+) at entry (\d+); .*",
      r"cu_seqlens_\1 must not fall, as sequences lie end to end, but falls from \2 to \3 at entry \4. Let it rise."),
+    (r"seqused_(q|kv)\[(\d+)\] is (-?\d+) and (?:the sequence has 0 rows|seq_\1 is 0)[;,] .*",
+     r"seqused_\1[\2] must be 0, as the sequence has no rows, but is \3. Use 0."),
     (r"seqused_(q|kv)\[(\d+)\] is (-?\d+) and the sequence has (\d+) rows?; .* (Use [\d to]+).*",
      r"seqused_\1[\2] must be from 0 to \4, the rows of the sequence, but is \3. \5."),
     (rf"dim_qk is (\d+) and dim_v is (\d+); {COLUMNS}",

@@ -85,6 +85,12 @@ def test_the_scale_of_flash_attention_has_its_name(scale):
      "head dims of 8-bit types must be multiples of 16 from 16 to 256, but that of v is 24. Pad v."),
     ("all strides of k are 0, so its 2 x 5 x 4 rows would be the same one. Without gaps the strides are 1, 1 and 1.",
      "k must have more than one row in memory, but its 2 x 5 x 4 rows are the same one. Copy it first"),
+    ("all strides of gate are 0, so its 2 x 5 x 4 rows would be the same one. Without gaps the strides are 1, 1 and 1.",
+     "gate must have more than one row in memory, but its 2 x 5 x 4 rows are the same one. Copy it first"),
+    ("seqused_kv[0] is 9 and seq_kv is 0, so no sequence has rows. Set seq_kv to the most that one may have, or use 0.",
+     "seqused_kv[0] must be 0, as the sequence has no rows, but is 9. Use 0."),
+    ("seqused_q[2] is 1 and the sequence has 0 rows; at most all of them count. Use 0.",
+     "seqused_q[2] must be 0, as the sequence has no rows, but is 1. Use 0."),
     ("o at 0x1 to 0x9 and q at 0x2 to 0x5 have memory in common; o is written while q is still read. Give o its own "
      "memory, or check the strides and sizes of both.",
      "out (or what accumulate holds) at 0x1 to 0x9 and q at 0x2 to 0x5 have memory in common"),

@@ -79,13 +79,18 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
   for (int64_t b = 0; b < batch; ++b) {
     const Rows rows = rows_of(side, b);
     if (side.cu_seqlens && rows.first + rows.extent > side.total)
-      return text("cu_seqlens_{}[{}] is {} and total_{} is {}; no sequence reaches past the total. Raise the total.",
-                  name, b + 1, rows.first + rows.extent, name, side.total);
+      return text("cu_seqlens_{}[{}] is {} and total_{} is {}; no sequence reaches past the total. Raise it to {}.",
+                  name, b + 1, rows.first + rows.extent, name, side.total, side.cu_seqlens[batch]);
     if (rows.extent > side.seq && !side.gaps) {
       const int64_t longest = where_most(side, batch, &Rows::extent), most = rows_of(side, longest).extent;
       return text("sequence {} has {} and seq_{} is {}; seq_{} is an upper bound on all of them. Raise it to {}.",
                   longest, counted(most, "row"), name, side.seq, name, most);
     }
+    if (rows.used > 0 && side.seq == 0 && !side.cu_seqlens)
+      return text(
+          "seqused_{0}[{1}] is {2} and seq_{0} is 0, so no sequence has rows. Set seq_{0} to the most that one may "
+          "have, or use 0.",
+          name, b, rows.used);
     if (rows.used < 0 || rows.used > rows.extent)
       return text("seqused_{}[{}] is {} and the sequence has {}; at most all of them count. Use {}{}.", name, b,
                   rows.used, counted(rows.extent, "row"), from_0_to(rows.extent),
