@@ -14,6 +14,8 @@ devices jit over a mesh follows the sharding of q: sequences (the first dimensio
         spread. Key heads go with their query heads; a device may have some of the query heads of one key head, not of
         several. What else is spread (rows, columns) is gathered first. Under shard_map each device computes what it
         has; context_parallel.attention attends across the devices of an axis, each of which has some of the rows
+
+quantise makes q, k and v of 8 bits and their scales for attention; explain says how a call would be computed.
 """
 # JAX has few types, and mypy runs where it is not installed, too.
 # mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call,untyped-decorator"
