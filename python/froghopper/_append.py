@@ -64,9 +64,9 @@ def looks_exchanged(batch: int, seq: int, pages: int, rows: int, block_table: An
     """Whether what is given as new rows is the cache, and the other way about: [batch, seq] and [pages, rows]. A table
     has a row for each sequence, and slots are as many as new rows."""
     if block_table is not None:
-        return slot_mapping is None and block_table.ndim == 2 and batch != block_table.shape[0] == pages
+        return slot_mapping is None and block_table.ndim == 2 and bool(batch != block_table.shape[0] == pages)
     if slot_mapping is not None:
-        return slot_mapping.ndim == 1 and batch * seq != slot_mapping.shape[0] == pages * rows
+        return slot_mapping.ndim == 1 and bool(batch * seq != slot_mapping.shape[0] == pages * rows)
     return pages == batch and seq > rows
 
 

@@ -389,7 +389,7 @@ def explain(problem: _c.Problem | str, target: str = "auto", *others: Any, **opt
     if others or options or hasattr(problem, "shape"):
         also = f" and {', '.join(options)}" * bool(options)
         raise InvalidType(f"explain takes a problem in one line and a target, but is given {type_of(problem)} first"
-                          f"{also}. Write the line, as in froghopper.explain(\"{LINE}\"); for tensors use "
+                          f"{also}. Write the line, as in froghopper.explain(\"{LINE}\"). For tensors use "
                           "froghopper.torch.explain or froghopper.jax.explain, which take what attention takes.")
     target = text("target", target, "auto")
     if not isinstance(problem, _c.Problem):
