@@ -9,10 +9,14 @@
     o = froghopper.jax.attention(q, k, v, causal=True)                 arrays of JAX
     print(froghopper.explain("fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal", "h200"))
 
-    froghopper.torch                   attention, paged_attention, scaled_dot_product_attention, quantise, explain
-    froghopper.jax                     attention
+    froghopper                         attention, attention_backward, append_kv and quantise of NumPy arrays, explain
+    froghopper.torch                   attention, paged_attention, scaled_dot_product_attention, append_kv, norm_rotary,
+                                       quantise, explain, context_parallel
+    froghopper.jax                     attention, quantise, explain, context_parallel
     froghopper.transformers            models of transformers: attn_implementation="froghopper"
     froghopper.flash_attn_interface    the functions of FlashAttention 2 and 3 and of vLLM
+    froghopper.vllm                    a backend of attention for vLLM
+    froghopper.sglang                  a backend of attention for SGLang
 
 Importing it loads neither NumPy nor another framework nor the shared library; each comes with the first use.
 """

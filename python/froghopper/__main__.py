@@ -29,6 +29,7 @@ from froghopper._values import text
 
 SAMPLE = "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal"
 FRAMEWORKS = ("numpy", "torch", "transformers", "jax")
+TARGETS = ("auto", "cpu", "hopper", "h100", "h200")  # no word of a line is one
 COMMANDS = ("info", "explain", "probe")
 OF_THE_OTHER_PROGRAM = ("check", "bench", "prepare", "attend")
 DONE, BAD_INPUT, WRITING_FAILED = 0, 2, 5  # as the program of the source tree has them
@@ -73,7 +74,7 @@ def answer(command: str, words: list[str]) -> tuple[int, str]:
         if command == "info" and words in ([], ["--json"]): return DONE, info(as_json=bool(words))
         if command == "probe" and len(words) < 2: return probed(*words)
         if command == "--version" and not words: return DONE, library().version()
-        if command == "explain" and len(words) in (1, 2): return DONE, explained(*words)
+        if command == "explain" and words: return DONE, explained(*in_one_line(words))
     except froghopper.Error as error: return BAD_INPUT, f"froghopper: {error}"
     if command in ("help", "-h", "--help"): return DONE, usage
     return BAD_INPUT, usage if command in COMMANDS else refusal(command)
@@ -95,6 +96,17 @@ def probed(file: str | None = None) -> tuple[int, str]:
         text_of_all = probing.measured(None, file)[1]
         return DONE, text_of_all if dist.get_rank() == 0 else ""
     finally: dist.destroy_process_group()
+
+
+def in_one_line(words: list[str]) -> list[str]:
+    """LINE and TARGET, also where the shell has parted a line without quotes into its words."""
+    if any(" " in word for word in words):
+        if len(words) < 3: return words
+        raise froghopper.InvalidProblem(f"LINE must be one argument, but here are {len(words)}. Quote the line: "
+                                        f"froghopper explain \"{SAMPLE}\" h200.")
+    has_target = len(words) > 1 and words[-1].partition(":")[0] in TARGETS
+    line = words[:-1] if has_target else words
+    return [" ".join(line), *words[len(line):]]
 
 
 def explained(line: str, target: str = "auto") -> str:

@@ -41,6 +41,10 @@ def sizes_in(batch: int, seq: int, total: int, cache: Shape | None, block_table:
     two says."""
     if cache is None: return Sizes(batch, seq, total, 0, 0, 0)
     pages, rows = cache[:2]
+    if total < 0 and looks_exchanged(batch, seq, pages, rows, block_table, slot_mapping):
+        raise InvalidProblem(f"k_cache must have room for the rows of k, {seq} of each of "
+                             f"{counted(batch, 'sequence')}, but has {rows} of each of {pages}, and looks like the "
+                             "new rows. Use append_kv(k, v, k_cache, v_cache), the new rows first.")
     if slot_mapping is not None and block_table is not None:
         raise InvalidProblem("block_table must be None with slot_mapping, as each says where rows go, but both are "
                              "given. Leave out one.")
@@ -54,6 +58,16 @@ def sizes_in(batch: int, seq: int, total: int, cache: Shape | None, block_table:
         raise InvalidProblem(f"k_cache must have a row for each sequence of k, {batch} in all, but has {pages}. Give "
                              "block_table or slot_mapping, or change one.")
     return Sizes(batch, seq, total, rows, 0, 0)
+
+
+def looks_exchanged(batch: int, seq: int, pages: int, rows: int, block_table: Any, slot_mapping: Any) -> bool:
+    """Whether what is given as new rows is the cache, and the other way about: [batch, seq] and [pages, rows]. A table
+    has a row for each sequence, and slots are as many as new rows."""
+    if block_table is not None:
+        return slot_mapping is None and block_table.ndim == 2 and bool(batch != block_table.shape[0] == pages)
+    if slot_mapping is not None:
+        return slot_mapping.ndim == 1 and bool(batch * seq != slot_mapping.shape[0] == pages * rows)
+    return pages == batch and seq > rows
 
 
 class Rotary(NamedTuple):

@@ -56,8 +56,30 @@ def unlike(name: str, shape: Shape, other: str, like: Shape, axis: str, extent: 
                           f"{list(shape)} and {list(like)}. Give both equally many {SAME_AXES[axis]}.")
 
 
-def check_pool(k: Shape, v: Shape) -> None:
+def room_in_pages(columns: int, page_size: int, max_seqlen_kv: int | None) -> int:
+    """The most keys that a sequence has; None: what a row of the block table has room for."""
+    room = columns * page_size
+    most = room if max_seqlen_kv is None else max_seqlen_kv
+    if 0 <= most <= room: return most
+    raise InvalidProblem(f"max_seqlen_kv must be from 0 to {room}, the rows of {counted(columns, 'column')} of "
+                         f"block_table, but is {most}. Give block_table more columns.")
+
+
+def check_begins(begins_q: Shape) -> None:
+    """Of cu_seqlens_q beside a block table."""
+    if not begins_q[0]:
+        raise InvalidProblem("cu_seqlens_q must have one number more than there are sequences, but has 0. Use [0] for "
+                             "no sequence.")
+
+
+def check_pool(q: Shape, k: Shape, v: Shape) -> None:
+    """Of k and v in pages. Heads before rows are told where the heads as read do not divide those of q, and the axis
+    before them does."""
     for name, shape in (("k", k), ("v", v)):
         if len(shape) != 4 or shape[1] < 1:
             raise InvalidProblem(f"{name} must be [pages, page_size, heads, dim] with block_table, but has the shape "
                                  f"{list(shape)}. Give the whole pool, of all pages.")
+    if k[2] and q[-2] % k[2] and q[-2] % k[1] == 0:
+        raise InvalidProblem(f"k has the shape {list(k)}, read as [pages, page_size, heads, dim]; heads_kv, {k[2]}, "
+                             f"must divide heads_q, {q[-2]}. Use k.swapaxes(1, 2) and v.swapaxes(1, 2), views, if "
+                             "they have heads before rows.")

@@ -75,7 +75,8 @@ def laid_out(scale: Any, lies: Scale, shape: Shape) -> Any:
     """A scale that has one of the shapes of users in this one; what several blocks of rows share is repeated."""
     if lies.columns or lies.tokens: return scale.reshape(shape)
     batch, blocks, heads = shape
-    if scale.ndim > 0: scale = scale.reshape(batch, scale.shape[1] if scale.ndim == 4 else 1, heads)
+    if scale.ndim == 1: scale = scale.reshape(1, 1, -1)
+    elif scale.ndim > 0: scale = scale.reshape(batch, scale.shape[1] if scale.ndim == 4 else 1, heads)
     of = np if isinstance(scale, np.ndarray) else jax.numpy
     if scale.ndim == 3 and scale.shape[1] == 0: return of.ones(shape, np.float32)  # of no rows: it is not read
     return of.broadcast_to(scale, shape)

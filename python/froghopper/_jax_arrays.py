@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from froghopper._axes import check_pool
+from froghopper._axes import check_begins, check_pool, room_in_pages
 from froghopper._call import DTYPES, check_held, check_rank, slopes_out
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._values import counted, shown, type_of, whole_number, wrong_shape
@@ -99,19 +99,14 @@ def bounds_in_pages(arrays: Given, max_seqlen_q: int | None, max_seqlen_kv: int 
         raise InvalidProblem(f"max_seqlen_q must be None without cu_seqlens_q, but is {shown(max_seqlen_q)}. Leave it "
                              "out.")
     check_rank("q", arrays["q"].shape, "cu_seqlens_q" in arrays, "cu_seqlens_q")
-    check_pool(arrays["k"].shape, arrays["v"].shape)
-    if "cu_seqlens_q" in arrays and not arrays["cu_seqlens_q"].shape[0]:
-        raise InvalidProblem("cu_seqlens_q must have one number more than there are sequences, but has 0. Use [0] for "
-                             "no sequence.")
+    check_pool(arrays["q"].shape, arrays["k"].shape, arrays["v"].shape)
+    if "cu_seqlens_q" in arrays: check_begins(arrays["cu_seqlens_q"].shape)
     table, batch = arrays["block_table"].shape, batch_of(arrays)
     if table[0] != batch:
         raise InvalidProblem(f"block_table must have a row for each of {counted(batch, 'sequence')}, but has "
                              f"{table[0]}. Give it {batch}.")
-    room = table[1] * arrays["k"].shape[1]
-    most = room if max_seqlen_kv is None else whole_number("max_seqlen_kv", max_seqlen_kv)
-    if not 0 <= most <= room:
-        raise InvalidProblem(f"max_seqlen_kv must be from 0 to {room}, the rows of {counted(table[1], 'column')} of "
-                             f"block_table, but is {most}. Give block_table more columns.")
+    most = room_in_pages(table[1], arrays["k"].shape[1],
+                         None if max_seqlen_kv is None else whole_number("max_seqlen_kv", max_seqlen_kv))
     return {"max_seqlen_q": None if max_seqlen_q is None else whole_number("max_seqlen_q", max_seqlen_q),
             "max_seqlen_kv": most}
 

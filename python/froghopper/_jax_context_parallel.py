@@ -24,6 +24,7 @@ from froghopper import jax as single
 from froghopper._errors import InvalidProblem
 from froghopper._jax_arrays import vary, varying_alike, varying_axes
 from froghopper._values import flag, plain, shown
+from froghopper._words import takes_words_of_others
 from froghopper._xla_kind import Options
 
 __all__ = ["attention", "unzigzag", "zigzag"]
@@ -67,6 +68,7 @@ def attention(q: Array, k: Array, v: Array, axis_name: str, *, causal: bool = ..
               return_lse: Literal[True]) -> tuple[Array, Array]: ...
 
 
+@takes_words_of_others("jax.context_parallel")
 def attention(q: Array, k: Array, v: Array, axis_name: str, *, causal: bool = False, scale: float | None = None,
               softcap: float | None = None, layout: Layout = "zigzag", deterministic: bool = False,
               return_lse: bool = False) -> Array | tuple[Array, Array]:

@@ -157,7 +157,7 @@ def attention(q: Array = MISSING, k: Array = MISSING, v: Array = MISSING, *more:
     out            where the result goes, and what is returned then; shape of the result, type of q, memory of its own
     max_sms        threads it may use; 0 for all
     max_seqlen_*   packed: an upper bound on the longest sequence; None looks
-    scale_*        8-bit q, k, v: what values are multiplied by, float32: one; [batch, heads]; [batch, blocks, heads,
+    scale_*        8-bit q, k, v: factors of values, float32: one; [heads]; [batch, heads]; [batch, blocks, heads,
                    1] for 128 rows each; scale_v [batch, 1, heads_kv, dim]; scale_k and _v for each row, k.shape[:-1]
     dtype          "float8_e4m3fn" or "float8_e5m2": what q, k and v hold where they are uint8, for want of ml_dtypes
     out_dtype      with 8-bit k and v: the type of o, float16, bfloat16 (the usual one with 8-bit q) or float32;

@@ -39,7 +39,8 @@ def scale_of(name: str, shape: Shape, strides: Sequence[int], batch: int, rows: 
     scales have."""
     blocks = -(-rows // SCALE_ROWS)
     found, by_block, by_column = tuple(shape), (batch, blocks, heads, 1), (batch, 1, heads, dim_v)
-    if found == (): return Scale((0, 0, 0), False, False)
+    if found in ((), (1,)): return Scale((0, 0, 0), False, False)
+    if found == (heads,): return Scale((0, 0, strides[0]), False, False)  # as append_kv takes it
     if batch > 1 and found == (batch, heads) == tuple(of_rows):
         raise InvalidTensor(f"{name} has the shape {list(found)}, which may be a scale of each sequence or of each "
                             f"row, as there are {batch} of both. Use {name}.reshape({batch}, 1, {heads}, 1) for "
@@ -59,7 +60,8 @@ def scale_of(name: str, shape: Shape, strides: Sequence[int], batch: int, rows: 
     by_columns = f", [batch, 1, heads, dim] {list(by_column)}" * bool(dim_v)
     by_rows = f", {list(of_rows)} for one of each row" * bool(of_rows)
     fits = math.prod(found) == batch * heads
-    raise InvalidTensor(f"{name} must have the shape [] for one scale, [batch, heads] {[batch, heads]}{by_columns}"
-                        f"{by_rows} or [batch, blocks of {SCALE_ROWS} rows, heads, 1] {list(by_block)}, but has "
+    raise InvalidTensor(f"{name} must have the shape [] for one scale, [heads] {[heads]}, [batch, heads] "
+                        f"{[batch, heads]}{by_columns}{by_rows} or [batch, blocks of {SCALE_ROWS} rows, heads, 1] "
+                        f"{list(by_block)}, but has "
                         f"{list(shape)}. " + (f"Use {name}.reshape({batch}, {heads})." if fits else
                                               "Give it one of these shapes."))

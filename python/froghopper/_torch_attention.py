@@ -134,7 +134,7 @@ def attention(q: Tensor = MISSING, k: Tensor = MISSING, v: Tensor = MISSING, *mo
     out            where the result goes, and what is returned then; without gradients
     max_sms        SMs or threads it may use; 0 for all
     scale_*        q, k and v may be float8_e4m3fn or float8_e5m2, or k and v with q in float16 or bfloat16: what
-                   their values are multiplied by: a number, or float32 [] for one; [batch, heads]; [batch, blocks,
+                   their values are multiplied by: a number, or float32 [], [heads] or [batch, heads]; [batch, blocks,
                    heads, 1] for blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim];
                    scale_k and scale_v for each row, shaped as k without its columns (on a GPU with 16-bit q). No
                    gradients

@@ -23,6 +23,7 @@ from torch import Tensor
 from froghopper._call import KEPT
 from froghopper._errors import error_of
 from froghopper._library import library
+from froghopper._log import plan_again
 from froghopper._torch_calls import BYTES, Ready
 
 NAME, VARIABLE = "libfroghopper_torch.so", "FROGHOPPER_TORCH_NATIVE"
@@ -69,7 +70,8 @@ def keep(ticket: int, ready: Ready) -> None:
     """From now on the operators know the call that got the ticket, on this thread; none that copies first."""
     if ready.copied: return
     plan, slopes = ready.call.plan, (ctypes.c_int64 * 3)(*ready.call.slopes)
-    _keep(ticket, ctypes.addressof(plan.problem), plan.target.encode(), slopes, BYTES if ready.gpu >= 0 else 1)
+    with plan_again():
+        _keep(ticket, ctypes.addressof(plan.problem), plan.target.encode(), slopes, BYTES if ready.gpu >= 0 else 1)
 
 
 def error(status: int) -> BaseException:

@@ -22,7 +22,7 @@ from froghopper import _torch_traced as traced
 from froghopper._call import (Call, Paged, Strides, Types, cached, check_align, check_means,
                               check_rank, check_scales_are_there, describe_paged, element_strides, flag, mean_of,
                               number, output_of, plan_of, slope_strides)
-from froghopper._axes import check_pool
+from froghopper._axes import check_begins, check_pool, room_in_pages
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._lse import lse_by_row_of
 from froghopper._torch_8_bit import BY_NAME
@@ -299,10 +299,8 @@ def lengths_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options) 
         if x is not None: calls.check_lengths(name, x, q)
     packed = begins is not None
     check_rank("q", q.shape, packed, "cu_seqlens_q and max_seqlen_q")
-    check_pool(k.shape, v.shape)
-    if begins is not None and not begins.shape[0]:
-        raise InvalidProblem("cu_seqlens_q must have one number more than there are sequences, but has 0. Use [0] for "
-                             "no sequence.")
+    check_pool(q.shape, k.shape, v.shape)
+    if begins is not None: check_begins(begins.shape)
     batch = q.shape[0] if begins is None else begins.shape[0] - 1
     check_place("block_table", table, q)
     calls.check_table(table, batch)
@@ -315,11 +313,7 @@ def lengths_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options) 
     if packed == (options.max_seqlen_q is None):
         raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, and only then: an upper bound on the "
                              f"rows of q that one sequence has. {'Add it.' if packed else 'Leave it out.'}")
-    room = table.shape[1] * k.shape[1]
-    most = room if options.max_seqlen_kv is None else options.max_seqlen_kv
-    if not 0 <= most <= room:
-        raise InvalidProblem(f"max_seqlen_kv must be from 0 to {room}, the rows of {counted(table.shape[1], 'column')} "
-                             f"of block_table, but is {most}. Give block_table more columns.")
+    most = room_in_pages(table.shape[1], k.shape[1], options.max_seqlen_kv)
     return Paged(batch, q.shape[1] if options.max_seqlen_q is None else options.max_seqlen_q, most, packed)
 
 

@@ -1,22 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""q, k and v of PyTorch -> 8-bit copies and scales, as froghopper.torch.attention takes them. Called as it is, not
-as an operator: torch.compile does not look into it, and nothing has gradients."""
-from typing import NamedTuple
+"""q, k and v of PyTorch -> 8-bit copies and scales, as froghopper.torch.attention takes them. Without gradients.
+
+    froghopper::quantise   the eight results, means with no numbers where none are asked for, for code that
+                           torch.compile traces; other calls go past it
+"""
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from froghopper import _c
+from froghopper import _torch_ops as ops
+from froghopper import _torch_traced as traced
 from froghopper._call import DTYPES_8_BIT, SCALE_ROWS, Packed
-from froghopper._errors import InvalidTensor, InvalidType
-from froghopper._quantise import check_packed, quantiser, run
-from froghopper._torch_calls import (BYTES, DTYPES, Inputs, Options, address, check, check_tensor, dense_copy,
+from froghopper._errors import InvalidTensor, InvalidType, Unsupported
+from froghopper._quantise import blocks_of, check_packed, quantiser, run
+from froghopper._torch_calls import (BYTES, DTYPES, LOOK, Inputs, Options, address, check, check_tensor, dense_copy,
                                      dense_strides, longest, must_copy, name_of, stream_of, strides_of, target_of,
                                      threads_for, workspace_of)
 from froghopper._torch_options import bound_of, check_lengths, whole
 from froghopper._torch_paged import refuse_gradients
-from froghopper._values import shown
+from froghopper._values import flag, shown
 from froghopper._words import takes_words_of_others
+
+# The arguments are those of computed.
+ops._library.define("quantise(Tensor q, Tensor k, Tensor v, ScalarType dtype, bool rotate, SymInt rotate_seed, "
+                    "SymInt scale_rows, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, SymInt max_seqlen_q, "
+                    "SymInt max_seqlen_kv, Tensor? seqused_q, Tensor? seqused_kv, SymInt max_sms, bool smooth, "
+                    "str caller) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
+quantise_op: Any = torch.ops.froghopper.quantise.default
+Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 class Quantised(NamedTuple):
@@ -76,13 +89,23 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype | str = torc
                           "Give one of them.")
     max_sms, scale_rows = whole("max_sms", max_sms), whole("scale_rows", scale_rows)
     check_packed(cu_seqlens_q, cu_seqlens_kv)
+    most_q, most_kv = bound_of("max_seqlen_q", max_seqlen_q), bound_of("max_seqlen_kv", max_seqlen_kv)
+    given = (dtype, flag("rotate", rotate), whole("rotate_seed", rotate_seed), scale_rows, cu_seqlens_q, cu_seqlens_kv,
+             most_q, most_kv, seqused_q, seqused_kv, max_sms, flag("smooth", smooth))
+    if torch.compiler.is_compiling(): found = quantise_op(q, k, v, *given, traced.caller())
+    else: found = computed(q.detach(), k.detach(), v.detach(), *given)
+    return Smoothed(*found) if smooth else Quantised(*found[:6])
+
+
+def computed(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, rotate: bool, rotate_seed: int, scale_rows: int,
+             cu_seqlens_q: Tensor | None, cu_seqlens_kv: Tensor | None, max_seqlen_q: int,
+             max_seqlen_kv: int, seqused_q: Tensor | None, seqused_kv: Tensor | None, max_sms: int,
+             smooth: bool) -> Found:
     for of, lengths in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_kv", cu_seqlens_kv), ("seqused_q", seqused_q),
                         ("seqused_kv", seqused_kv)):
         if lengths is not None: check_lengths(of, lengths)
-    most_q, most_kv = bound_of("max_seqlen_q", max_seqlen_q), bound_of("max_seqlen_kv", max_seqlen_kv)
-    options = Options(longest(cu_seqlens_q, most_q), longest(cu_seqlens_kv, most_kv), False, _c.ALL, _c.ALL, 0.0, None,
-                      False, False, max_sms, 0, False)
-    q, k, v = q.detach(), k.detach(), v.detach()
+    options = Options(longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv), False,
+                      _c.ALL, _c.ALL, 0.0, None, False, False, max_sms, 0, False)
     check(Inputs(q, k, v, None, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, None), options)
     index, target = target_of(q)
     if q.device.type not in ("cpu", "cuda"):
@@ -107,5 +130,27 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype | str = torc
     run(plan, tensors, dict(cu_seqlens_q=address(cu_seqlens_q), cu_seqlens_kv=address(cu_seqlens_kv),
                             seqused_q=address(seqused_q), seqused_kv=address(seqused_kv)), address(workspace),
         stream_of(index) if index >= 0 else None)
-    found = Quantised(small[0], small[1], small[2], scales[0], scales[1], scales[2])
-    return Smoothed(*found, means[0], means[1]) if smooth else found
+    if not smooth: means = [scales[0].new_empty(0), scales[0].new_empty(0)]
+    return small[0], small[1], small[2], scales[0], scales[1], scales[2], means[0], means[1]
+
+
+def without_memory(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, rotate: bool, rotate_seed: int,
+                   scale_rows: int, cu_seqlens_q: Tensor | None, cu_seqlens_kv: Tensor | None,
+                   max_seqlen_q: int, max_seqlen_kv: int, seqused_q: Tensor | None,
+                   seqused_kv: Tensor | None, max_sms: int, smooth: bool) -> Found:
+    """The results of computed, which checks the rest when it runs."""
+    batch, rows_q, rows_kv = q.shape[0], q.shape[1], k.shape[1]
+    if cu_seqlens_q is not None:
+        if LOOK in (max_seqlen_q, max_seqlen_kv):
+            raise Unsupported("max_seqlen_q and max_seqlen_kv must be given with cu_seqlens under torch.compile, as "
+                              "the shapes of scales depend on them. Give both.")
+        batch, rows_q, rows_kv = cu_seqlens_q.shape[0] - 1, max_seqlen_q, max_seqlen_kv
+    small = [x.new_empty(x.shape, dtype=dtype) for x in (q, k, v)]
+    scales = [x.new_empty((batch, blocks_of(rows, scale_rows), x.shape[-2], 1), dtype=torch.float32)
+              for x, rows in ((q, rows_q), (k, rows_kv), (v, rows_kv))]
+    means = [x.new_empty((batch, 1, *x.shape[-2:]) if smooth else (0,), dtype=torch.float32) for x in (k, v)]
+    return small[0], small[1], small[2], scales[0], scales[1], scales[2], means[0], means[1]
+
+
+ops.register_kernels(quantise_op, computed, without_memory)
+ops.register_derivatives(quantise_op)

@@ -14,6 +14,8 @@ devices jit over a mesh follows the sharding of q: sequences (the first dimensio
         spread. Key heads go with their query heads; a device may have some of the query heads of one key head, not of
         several. What else is spread (rows, columns) is gathered first. Under shard_map each device computes what it
         has; context_parallel.attention attends across the devices of an axis, each of which has some of the rows
+
+quantise makes q, k and v of 8 bits and their scales for attention; explain says how a call would be computed.
 """
 # JAX has few types, and mypy runs where it is not installed, too.
 # mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call,untyped-decorator"
@@ -175,7 +177,7 @@ def attention(q: Array = MISSING, k: Array = MISSING, v: Array = MISSING, *more:
     gate           shape and type of o, which is multiplied by 1 / (1 + exp(-gate)) before it is rounded; lse and
                    max_logit are without it. It has a gradient. Without accumulate
     scale_*        q, k and v may be float8_e4m3fn or float8_e5m2, or k and v with q in float16 or bfloat16: what
-                   their values are multiplied by: a number, or float32 [] for one; [batch, heads]; [batch, blocks,
+                   their values are multiplied by: a number, or float32 [], [heads] or [batch, heads]; [batch, blocks,
                    heads, 1] for blocks of 128 rows of each sequence; scale_v also [batch, 1, heads_kv, dim];
                    scale_k and scale_v for each row, shaped as k without its columns (on a GPU with 16-bit q). No
                    gradients

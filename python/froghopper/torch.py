@@ -15,7 +15,8 @@ begin at multiples of 16 bytes (other strides are multiples of 8 elements); else
 that reads it. out is never copied.
 
 paged_attention reads k and v from pages of a pool, without gradients; append_kv writes new rows to them, or to any
-cache. norm_rotary norms and rotates q and k as append_kv does, with gradients, for training.
+cache. scaled_dot_product_attention has PyTorch's own arguments, explain says how a call would be computed, and
+norm_rotary norms and rotates q and k as append_kv does, with gradients, for training.
 
 With scale_q, scale_k and scale_v, q, k and v may be float8, see attention; that has no gradients. One call that
 quantises and attends is attention(**quantise(q, k, v)._asdict(), causal=True).
