@@ -30,7 +30,8 @@ const char* unsupported_option(const fh_problem& p) {
   if (p.gate) return "gate";
   if (p.smooth) return "smooth";
   if (p.scale_tokens) return "scale_tokens";
-  if (p.dtype_kv != FH_USUAL && p.dtype_kv != p.dtype) return "dtype_kv";
+  if (p.scale_rows) return "scale_rows";
+  if (p.scale_v_columns) return "scale_v_columns";
   if (p.dtype_o != FH_USUAL && p.dtype_o != p.dtype) return "dtype_o";
   return nullptr;
 }
@@ -47,10 +48,18 @@ Result<void> check_whole(const fh_problem& p) {
   if (p.op != FH_FORWARD && p.op != FH_BACKWARD)
     return refused(FH_UNSUPPORTED, text("whole->op is {}, but must be FH_FORWARD or FH_BACKWARD.", int{p.op}));
   if (p.dtype != FH_F16 && p.dtype != FH_BF16 && p.dtype != FH_F32)
+    return refused(FH_UNSUPPORTED, text("whole->dtype is {}, but must be FH_F16, FH_BF16 or FH_F32. Of 8 bits "
+                                        "only k and v may be: whole->dtype_kv.",
+                                        int{p.dtype}));
+  const bool same_type = p.dtype_kv == FH_USUAL || p.dtype_kv == p.dtype;
+  if (!same_type && p.dtype_kv != FH_E4M3 && p.dtype_kv != FH_E5M2)
+    return refused(
+        FH_UNSUPPORTED,
+        text("whole->dtype_kv is {}, but must be FH_E4M3, FH_E5M2 or FH_USUAL, the type of q.", int{p.dtype_kv}));
+  if (!same_type && p.op == FH_BACKWARD)
     return refused(FH_UNSUPPORTED,
-                   text("whole->dtype is {}, but must be FH_F16, FH_BF16 or FH_F32. 8-bit types do not "
-                        "go over ranks.",
-                        int{p.dtype}));
+                   "whole->dtype_kv has 8 bits, but k and v of a backward pass must have the type of q. Set it to "
+                   "FH_USUAL.");
   if (p.varlen)
     return refused(
         FH_UNSUPPORTED,
