@@ -70,6 +70,12 @@ TEST(ContextParallel8Bit, options_and_f32_results) {
   expect_all(c, {2, 4});
 }
 
+TEST(ContextParallel8Bit, the_type_of_o_may_be_named) {
+  fh_problem p = of_8_bits(causal(small(41)));
+  p.dtype_o = FH_BF16;
+  expect_all(p, {2});
+}
+
 TEST(ContextParallel8Bit, documents) {
   for (const fh_cp_layout layout : {FH_CP_CONTIGUOUS, FH_CP_ZIGZAG, FH_CP_BY_DOCUMENT}) {
     CpCase c;
