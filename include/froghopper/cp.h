@@ -124,7 +124,9 @@ typedef struct fh_cp_problem {
   size_t size; /* sizeof(fh_cp_problem) */
   /* The attention over the rows of all ranks, forward or backward. Only fh_cp_plan_create and fh_cp_explain read it.
    * It may have batch, GQA, causal, windows, scale, softcap, sink, alibi and deterministic; other options are refused
-   * by name, also varlen: cu_seqlens below says where documents are. */
+   * by name, also varlen: cu_seqlens below says where documents are. Forward, with f16 or bf16: dtype_kv may be an
+   * 8-bit type. Then k and v are quantised by the caller, with one scale for each head of the whole sequence, and half
+   * the bytes move; results do not depend on the number of ranks, as no rank quantises. */
   const fh_problem* whole;
   int64_t ranks;       /* 1 to 4096 */
   int64_t rank;        /* the number of this rank, from 0 */
@@ -282,7 +284,7 @@ typedef struct fh_cp_tensors {
   /* A counter of the calls on these ranks. Before data move, ranks compare a digest of it, the problem and the plan,
    * so a rank that is a call behind is noticed. 0 on all ranks is fine, but then a missed call is not noticed. */
   uint64_t call;
-  const void *q, *k, *v;     /* in whole->dtype. Read. NULL if the shard is empty. */
+  const void *q, *k, *v;     /* in whole->dtype, k and v in whole->dtype_kv. Read. NULL if the shard is empty. */
   void* o;                   /* forward: written, in dtype_out. Backward: read, in whole->dtype. */
   float* lse;                /* [batch, heads_q, rows]. Forward: written, may be NULL. Backward: read. */
   const float* sink;         /* sink: [heads_q], the same on all ranks; else NULL */
@@ -299,6 +301,9 @@ typedef struct fh_cp_tensors {
   /* On a GPU, where fh_cp_plan_tables gives any: a copy of them in GPU memory. A plan never changes them, so it may be
    * made once. Read. Else NULL. */
   const int32_t* tables;
+  /* whole->dtype_kv of 8 bits: [heads_kv], the same on all ranks. Read. A key is its elements times the scale of its
+   * head, as in froghopper.h. Else NULL. */
+  const float *scale_k, *scale_v;
 } fh_cp_tensors;
 
 /* All NULL. */

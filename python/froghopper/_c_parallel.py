@@ -185,6 +185,8 @@ class CpTensors(ctypes.Structure):
     grad_v: int | None
     grad_sink: int | None
     tables: int | None
+    scale_k: int | None
+    scale_v: int | None
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("call", ctypes.c_uint64),
@@ -202,6 +204,8 @@ class CpTensors(ctypes.Structure):
         ("grad_v", ctypes.c_void_p),
         ("grad_sink", ctypes.c_void_p),
         ("tables", ctypes.c_void_p),
+        ("scale_k", ctypes.c_void_p),
+        ("scale_v", ctypes.c_void_p),
     ]
 
 

@@ -18,8 +18,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any, Literal, get_args, overload
 
+import torch
 from torch import Tensor
 
+from froghopper import _torch_cp_8_bit as of_8_bits
 from froghopper import _torch_cp_calls as calls
 from froghopper import _torch_cp_documents as packing
 from froghopper import _torch_cp_dtensors as dtensors
@@ -53,7 +55,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, causal: bool
               scale: float | None = ..., softcap: float | None = ..., sink: Tensor | None = ...,
               alibi_slopes: Tensor | None = ..., cu_seqlens: Tensor | Sequence[int] | None = ...,
               scheme: Scheme = ..., heads_ranks: int = ..., layout: Layout | None = ..., deterministic: bool = ...,
-              transfers: Transfers = ..., return_lse: Literal[False] = ...) -> Tensor: ...
+              transfers: Transfers = ..., kv_dtype: torch.dtype | str | None = ...,
+              return_lse: Literal[False] = ...) -> Tensor: ...
 
 
 @overload
@@ -61,7 +64,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, causal: bool
               scale: float | None = ..., softcap: float | None = ..., sink: Tensor | None = ...,
               alibi_slopes: Tensor | None = ..., cu_seqlens: Tensor | Sequence[int] | None = ...,
               scheme: Scheme = ..., heads_ranks: int = ..., layout: Layout | None = ..., deterministic: bool = ...,
-              transfers: Transfers = ..., return_lse: Literal[True]) -> tuple[Tensor, Tensor]: ...
+              transfers: Transfers = ..., kv_dtype: torch.dtype | str | None = ...,
+              return_lse: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
 
 @takes_words_of_others("torch.context_parallel")
@@ -70,7 +74,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
               sink: Tensor | None = None, alibi_slopes: Tensor | None = None,
               cu_seqlens: Tensor | Sequence[int] | None = None, scheme: Scheme = "auto", heads_ranks: int = 0,
               layout: Layout | None = None, deterministic: bool = False, transfers: Transfers = "auto",
-              return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+              kv_dtype: torch.dtype | str | None = None, return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale q k^T + mask) v over the rows of all ranks, with gradients of q, k, v and sink.
 
     q              [batch, rows of this rank, heads_q, dim]; float16, bfloat16, on the CPU float32. As many rows as
@@ -101,6 +105,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
     transfers      how bytes move between ranks. "copies": the GPUs of one host copy into each other's memory, beside
                    which attention keeps its speed; "send_recv": by the group's backend; "auto": copies where they can
                    be, which needs ranks on one host, and no CUDA graph
+    kv_dtype       for inference: torch.float8_e4m3fn or torch.float8_e5m2, in which k and v move, half as many bytes,
+                   and are attended to. Each head of k and of v has one scale, of its largest element on any rank, so
+                   that results do not depend on the number of ranks. None: they stay as they are
     return_lse     also the logarithm of the softmax's denominator, [batch, heads_q, rows] float32, differentiable too
 
     Returns o [batch, rows of this rank, heads_q, dim of v] in the type of q, or (o, lse). DTensors that are sharded
@@ -124,7 +131,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
         options = calls.Options(scheme, plain(flag, "causal", causal), *window_of(window),
                               0.0 if softcap is None else plain(number, "softcap", softcap),
                               None if scale is None else plain(number, "scale", scale), decided(deterministic),
-                                transfers, plain(whole_number, "heads_ranks", heads_ranks))
+                                transfers, plain(whole_number, "heads_ranks", heads_ranks),
+                                of_8_bits.name_of(kv_dtype))
         with_lse = plain(flag, "return_lse", return_lse)
         of_dtensors = dtensors.among(q, k, v)
         if of_dtensors: group = dtensors.group_of(q, k, v, group)

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from froghopper import _torch_calls as calls
+from froghopper import _torch_cp_8_bit as of_8_bits
 from froghopper import _torch_cp_copies as copies
 from froghopper import _torch_cp_documents as packing
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_layout as layouts
 from froghopper._c import Status
-from froghopper._call import cached, check_rank, describe
+from froghopper._call import Types, cached, check_rank, describe
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._parallel import Plan, check_status, environment
 from froghopper._torch_calls import address
@@ -40,6 +41,7 @@ class Options(NamedTuple):
     deterministic: bool
     transfers: str
     heads_ranks: int
+    kv_dtype: str
 
 
 def moved() -> int:
@@ -54,13 +56,16 @@ def forward(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     said = agreed(held, "attention", q, k, v, sink, slopes, documents, layout, options,
                   {"with gradients": with_grad})
+    scales: dict[str, Tensor] = {}
+    if options.kv_dtype:
+        k, v, scales["scale_k"], scales["scale_v"] = of_8_bits.quantised(held, k, v, options.kv_dtype)
     o_shape, lse_shape = calls.shapes_of(q.shape, v.shape)
     o, lse = q.new_empty(o_shape), q.new_empty(lse_shape, dtype=torch.float32)
     arguments = held, total_of(said), q, k, v, sink, slopes, documents, layout, options
     shared = copies.of(held, q, options.transfers)
     key, plan = plan_of(*arguments, shared is not None, backward=False)
     if with_grad: plan_of(*arguments, shared is not None, backward=True)  # refuses what has no gradients
-    run(key, plan, held, shared, dict(q=q, k=k, v=v, sink=sink, alibi_slopes=slopes, o=o, lse=lse))
+    run(key, plan, held, shared, dict(q=q, k=k, v=v, sink=sink, alibi_slopes=slopes, o=o, lse=lse, **scales))
     return o, lse
 
 
@@ -91,6 +96,7 @@ def agreed(group: Any, call: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor 
     """What each rank says of itself, once all have said the same of the rest."""
     def shared() -> dict[str, Any]:
         check(q, k, v, sink, slopes, documents, options)
+        of_8_bits.check(q, options.kv_dtype, same.get("with gradients", False))
         return {**of_all_ranks(q, k, v), "layout": layout, "device": name_of(q), **options._asdict(),
                 "sink": numbers_of(sink), "alibi_slopes": numbers_of(slopes),
                 "cu_seqlens": packing.in_words(documents), **environment(), **same}
@@ -166,7 +172,8 @@ def plan_of(group: Any, total: int, q: Tensor, k: Tensor, v: Tensor, sink: Tenso
         whole = describe(of_q, of_k, of_v, calls.name_of(q.dtype), backward=backward, causal=options.causal,
                          window=(options.window_left, options.window_right), softcap=options.softcap,
                          scale=options.scale, sink=sink is not None, alibi=slopes is not None,
-                         deterministic=backward and options.deterministic)
+                         deterministic=backward and options.deterministic,
+                         types=Types(options.kv_dtype, calls.name_of(q.dtype), 0, False) if options.kv_dtype else None)
         return Plan(whole, group.size(), group.rank(), options.scheme, layout, target, per_host, peer_copies,
                     None if documents is None else documents.tolist(), options.heads_ranks)
     return key, _plans.get(of_rank) or cached(_plans, of_rank, made)

@@ -18,7 +18,7 @@ from froghopper._torch_cp_layout import Layout
 
 TENSORS = "Tensor q, Tensor k, Tensor v, {0}Tensor? sink, Tensor? alibi_slopes, Tensor? cu_seqlens"
 OPTIONS = ("str group, str layout, str scheme, bool causal, SymInt window_left, SymInt window_right, float softcap, "
-           "float? scale, bool deterministic, str transfers, SymInt heads_ranks")
+           "float? scale, bool deterministic, str transfers, SymInt heads_ranks, str kv_dtype")
 OPTION_COUNT = 2 + len(parallel.Options._fields)
 ops._library.define(f"context_parallel({TENSORS.format('')}, {OPTIONS}, bool with_grad) -> (Tensor, Tensor)")
 ops._library.define("context_parallel_backward(Tensor grad_o, Tensor? grad_lse, "

@@ -78,8 +78,9 @@ class AllToAll {
 Steps AllToAll::steps() {
   Exchange group{"heads of q, k, v", {}, {}};
   std::vector<Step> after;
-  const int64_t e = b_.element;
-  for (const Headed& t : {q(Buffer::q, e), k(Buffer::k, e), v(Buffer::v, e)}) heads_of(t.buffer) = scatter(t, group);
+  const int64_t e = b_.element, of_kv = b_.kv_element;
+  for (const Headed& t : {q(Buffer::q, e), k(Buffer::k, of_kv), v(Buffer::v, of_kv)})
+    heads_of(t.buffer) = scatter(t, group);
   if (b_.job.backward()) {
     for (const Headed& t : {o(Buffer::o, e), o(Buffer::grad_o, e)}) heads_of(t.buffer) = scatter(t, group);
     heads_of(Buffer::lse) = scatter_lines(Buffer::lse, Buffer::none, group, after);
@@ -218,6 +219,8 @@ void AllToAll::gather_shared(const Headed& t, Place from, Exchange& group, std::
 void AllToAll::attend() {
   const int64_t first = place_ * part_q_ * 4;
   for (const Buffer list : {Buffer::sink, Buffer::slopes, Buffer::grad_sink}) heads_of(list) = {list, first};
+  const int64_t first_kv = head(k(Buffer::k, b_.kv_element), place_) * 4;
+  for (const Buffer list : {Buffer::scale_k, Buffer::scale_v}) heads_of(list) = {list, first_kv};
   embed(b_, steps_of(between_, scheme_, b_.rank / parts_), heads_, {parts_, place_});
 }
 

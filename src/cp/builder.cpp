@@ -39,6 +39,7 @@ Builder::Builder(const Job& j, int64_t r, const std::vector<Range>& ranges)
       dim_qk(j.whole.dim_qk),
       dim_v(j.whole.dim_v),
       element(j.element()),
+      kv_element(j.kv_element()),
       shard(ranges_of(j, r)),
       division(ranges.empty() ? shard : ranges),
       rows(rows_of(shard)) {
@@ -124,8 +125,8 @@ void Builder::copy_keys(const KeyPlaces& to, const std::vector<Range>& to_ranges
   };
   const std::vector<Range> ranges = common(to_ranges, from_ranges);
   for (const Together& its : together(placed(to_ranges, ranges), placed(from_ranges, ranges))) {
-    copy(to.k, from.k, its, k_row(element));
-    copy(to.v, from.v, its, v_row(element));
+    copy(to.k, from.k, its, k_row(kv_element));
+    copy(to.v, from.v, its, v_row(kv_element));
   }
 }
 
@@ -224,8 +225,9 @@ Attend Builder::call(fh_problem p, const Piece& first, bool with_sink, const Blo
   Attend a{};
   a.row = row_at(shard, first.row), a.key = key_in(block.parts, first.key);
   a.q = own(Buffer::q, q_row, element);
-  a.k = {from.k + first.key * k_row(element), from.rows};
-  a.v = {from.v + first.key * v_row(element), from.rows};
+  a.k = {from.k + first.key * k_row(kv_element), from.rows};
+  a.v = {from.v + first.key * v_row(kv_element), from.rows};
+  if (job.kv_has_8_bits()) a.scale_k = {Buffer::scale_k, 0}, a.scale_v = {Buffer::scale_v, 0};
   if (p.sink) a.sink = {Buffer::sink, 0};
   if (whole.alibi) a.slopes = {Buffer::slopes, 0};
   if (!job.backward()) {

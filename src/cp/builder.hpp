@@ -34,7 +34,7 @@ class Builder {
 
   const Job& job;
   const fh_problem& whole;
-  const int64_t rank, batch, heads_q, heads_kv, dim_qk, dim_v, element;
+  const int64_t rank, batch, heads_q, heads_kv, dim_qk, dim_v, element, kv_element;
   const std::vector<Range> shard, division;
   const int64_t rows;  // of the shard
   // Its rows in parts, each with its own lse: the ranges of the division, each of which has calls of its own; or with

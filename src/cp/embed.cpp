@@ -29,8 +29,8 @@ class Moved {
   void operator()(Spread& s) const { move(s.to), move(s.from), to_.add(s); }
   void operator()(Attend& s) const {
     for (Operand* x : {&s.q, &s.k, &s.v, &s.o, &s.grad_o, &s.grad_q, &s.grad_k, &s.grad_v}) move(x->place);
-    for (Place* x : {&s.lse, &s.grad_lse, &s.sink, &s.slopes, &s.grad_sink, &s.cu_seqlens_q, &s.cu_seqlens_kv,
-                     &s.seqused_q, &s.seqused_kv})
+    for (Place* x : {&s.lse, &s.grad_lse, &s.sink, &s.slopes, &s.grad_sink, &s.scale_k, &s.scale_v, &s.cu_seqlens_q,
+                     &s.cu_seqlens_kv, &s.seqused_q, &s.seqused_kv})
       move(*x);
     s.problem = problems_[s.problem];
     to_.add(s);

@@ -54,13 +54,13 @@ Steps Gather::steps() {
 }
 
 void Gather::fetch() {
-  gathered_ = b_.keys(rows_of(attended_), b_.element);
+  gathered_ = b_.keys(rows_of(attended_), b_.kv_element);
   Exchange group{"k, v", {}, {}};
   for (int64_t step = 1; step < b_.job.ranks; ++step) {
     const int64_t owner = b_.peer(-step), reader = b_.peer(step);
     const std::vector<Range> of_owner = ranges_of(b_.job, owner), of_reader = attended_by(reader);
-    b_.move_keys(group.recvs, owner, gathered_, attended_, of_owner, common(of_owner, attended_), b_.element);
-    b_.move_keys(group.sends, reader, b_.own_keys(), b_.shard, of_reader, common(b_.shard, of_reader), b_.element);
+    b_.move_keys(group.recvs, owner, gathered_, attended_, of_owner, common(of_owner, attended_), b_.kv_element);
+    b_.move_keys(group.sends, reader, b_.own_keys(), b_.shard, of_reader, common(b_.shard, of_reader), b_.kv_element);
   }
   b_.exchange(std::move(group));
   b_.copy_keys(gathered_, attended_, b_.own_keys(), b_.shard);

@@ -219,7 +219,7 @@ void GatherInChunks::place_keys() {
     own_.push_back({range, rows});
     rows += range.rows();
   }
-  gathered_ = b_.keys(rows, b_.element);
+  gathered_ = b_.keys(rows, b_.kv_element);
 }
 
 // Of K and of V, or their gradients, rows whose elements have so many bytes.
@@ -234,11 +234,11 @@ void GatherInChunks::fetch(int64_t chunk) {
   const std::vector<Arrival> mine = chunk_of(b_.job, division_, chunk);
   for (size_t i = 0; i < mine.size(); ++i)
     move(group.recvs, mine[i].owner, gathered_, placed_[static_cast<size_t>(chunk)][i].at, mine[i].keys.rows(),
-         b_.element);
+         b_.kv_element);
   for (int64_t step = 1; step < b_.job.ranks; ++step)
     for (const Arrival& a : chunk_of(b_.job, readers_[static_cast<size_t>(step - 1)], chunk))
       if (a.owner == b_.rank)
-        move(group.sends, b_.peer(step), b_.own_keys(), row_in(b_.shard, a.keys.begin), a.keys.rows(), b_.element);
+        move(group.sends, b_.peer(step), b_.own_keys(), row_in(b_.shard, a.keys.begin), a.keys.rows(), b_.kv_element);
   b_.exchange(std::move(group));
 }
 
@@ -272,8 +272,8 @@ void GatherInChunks::copy_own() {
                 b_.batch});
   };
   for (const Part& part : own_) {
-    copy(gathered_.k, {Buffer::k, 0}, part, b_.k_row(b_.element));
-    copy(gathered_.v, {Buffer::v, 0}, part, b_.v_row(b_.element));
+    copy(gathered_.k, {Buffer::k, 0}, part, b_.k_row(b_.kv_element));
+    copy(gathered_.v, {Buffer::v, 0}, part, b_.v_row(b_.kv_element));
   }
 }
 

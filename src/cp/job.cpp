@@ -30,7 +30,8 @@ const char* unsupported_option(const fh_problem& p) {
   if (p.gate) return "gate";
   if (p.smooth) return "smooth";
   if (p.scale_tokens) return "scale_tokens";
-  if (p.dtype_kv != FH_USUAL && p.dtype_kv != p.dtype) return "dtype_kv";
+  if (p.scale_rows) return "scale_rows";
+  if (p.scale_v_columns) return "scale_v_columns";
   if (p.dtype_o != FH_USUAL && p.dtype_o != p.dtype) return "dtype_o";
   return nullptr;
 }
@@ -47,10 +48,18 @@ Result<void> check_whole(const fh_problem& p) {
   if (p.op != FH_FORWARD && p.op != FH_BACKWARD)
     return refused(FH_UNSUPPORTED, text("whole->op is {}, but must be FH_FORWARD or FH_BACKWARD.", int{p.op}));
   if (p.dtype != FH_F16 && p.dtype != FH_BF16 && p.dtype != FH_F32)
+    return refused(FH_UNSUPPORTED, text("whole->dtype is {}, but must be FH_F16, FH_BF16 or FH_F32. Of 8 bits "
+                                        "only k and v may be: whole->dtype_kv.",
+                                        int{p.dtype}));
+  const bool same_type = p.dtype_kv == FH_USUAL || p.dtype_kv == p.dtype;
+  if (!same_type && p.dtype_kv != FH_E4M3 && p.dtype_kv != FH_E5M2)
+    return refused(
+        FH_UNSUPPORTED,
+        text("whole->dtype_kv is {}, but must be FH_E4M3, FH_E5M2 or FH_USUAL, the type of q.", int{p.dtype_kv}));
+  if (!same_type && p.op == FH_BACKWARD)
     return refused(FH_UNSUPPORTED,
-                   text("whole->dtype is {}, but must be FH_F16, FH_BF16 or FH_F32. 8-bit types do not "
-                        "go over ranks.",
-                        int{p.dtype}));
+                   "whole->dtype_kv has 8 bits, but k and v of a backward pass must have the type of q. Set it to "
+                   "FH_USUAL.");
   if (p.varlen)
     return refused(
         FH_UNSUPPORTED,
@@ -197,6 +206,7 @@ Result<Job> job_of(const fh_cp_problem& given) {
   fh_problem& whole = job.whole;
   if (whole.dim_v == 0) whole.dim_v = whole.dim_qk;
   if (whole.causal) whole.window_right = 0, whole.causal = 0;
+  whole.dtype_o = FH_USUAL;       // check_whole takes no other type; calls that merge refuse it by name
   whole.align = FH_BOTTOM_RIGHT;  // as many queries as keys: both mean the same
   job.ranks = p.ranks;
   job.scheme = p.scheme;

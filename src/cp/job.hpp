@@ -53,7 +53,9 @@ struct Job {
   int64_t rows() const { return whole.seq_q; }
   bool packed() const { return !documents.empty(); }
   bool by_document() const { return layout == FH_CP_BY_DOCUMENT; }
-  int64_t element() const { return whole.dtype == FH_F32 ? 4 : 2; }  // bytes of q, k, v
+  bool kv_has_8_bits() const { return whole.dtype_kv == FH_E4M3 || whole.dtype_kv == FH_E5M2; }
+  int64_t element() const { return whole.dtype == FH_F32 ? 4 : 2; }       // bytes of q
+  int64_t kv_element() const { return kv_has_8_bits() ? 1 : element(); }  // of k and v
   int64_t out_element() const { return out == FH_F32 ? 4 : 2; }
 };
 

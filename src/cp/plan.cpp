@@ -132,6 +132,7 @@ uint64_t digest_of_plan(const Job& job, fh_cp_scheme scheme) {
   const fh_problem& p = job.whole;
   for (const int64_t word : {int64_t{p.op},
                              int64_t{p.dtype},
+                             int64_t{p.dtype_kv},
                              p.batch,
                              p.heads_q,
                              p.heads_kv,

@@ -33,7 +33,7 @@ std::string peers(const std::vector<Transfer>& transfers) {
 const char* name_of(Buffer buffer) {
   constexpr const char* names[buffer_count] = {"none",   "workspace", "q",         "k",      "v",        "o",
                                                "lse",    "sink",      "slopes",    "grad_o", "grad_lse", "grad_q",
-                                               "grad_k", "grad_v",    "grad_sink", "tables"};
+                                               "grad_k", "grad_v",    "grad_sink", "tables", "scale_k",  "scale_v"};
   return names[static_cast<int>(buffer)];
 }
 
@@ -118,6 +118,9 @@ std::string printed(const fh_cp_plan& plan, const std::vector<std::string>& why)
            plan.on_gpu ? "gpu" : "cpu", name_of(job, plan.scheme), plan.rank, job.ranks, name_of(job.layout),
            counted(plan.workspace, "byte"), plan.steps.bytes_in, plan.steps.bytes_out, plan.seconds * 1e6);
   if (job.packed()) all += documents_line(plan);
+  if (job.kv_has_8_bits())
+    all += text("  k and v move and are attended to in {}, with one scale for each head\n",
+                job.whole.dtype_kv == FH_E4M3 ? "e4m3" : "e5m2");
   all += topology_line(job, plan.on_gpu);
   for (const std::string& line : why) all += "  " + line + "\n";
   all += "  rows" + rows_held(job, plan.rank) + "\n";

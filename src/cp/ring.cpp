@@ -64,7 +64,7 @@ void Ring::make_slots() {
     most_read = std::max(most_read, rows_of(read_[static_cast<size_t>(step)]));
   }
   for (int slot = 0; slot < 2; ++slot) {
-    arrived_[slot] = b_.keys(most_attended, b_.element);
+    arrived_[slot] = b_.keys(most_attended, b_.kv_element);
     if (b_.job.backward()) partial_[slot] = b_.keys(most_attended, 4), from_peer_[slot] = b_.keys(most_read, 4);
   }
   if (b_.job.backward()) home_ = b_.home();
@@ -75,8 +75,8 @@ void Ring::fetch(int64_t step) {
   const int64_t owner = b_.peer(-step), reader = b_.peer(step);
   const std::vector<Range>&attended = attended_[static_cast<size_t>(step)], &read = read_[static_cast<size_t>(step)];
   b_.move_keys(group.recvs, owner, arrived_[step % 2], attended, owners_[static_cast<size_t>(step)], attended,
-               b_.element);
-  b_.move_keys(group.sends, reader, b_.own_keys(), b_.shard, read, read, b_.element);
+               b_.kv_element);
+  b_.move_keys(group.sends, reader, b_.own_keys(), b_.shard, read, read, b_.kv_element);
   b_.exchange(std::move(group));
 }
 

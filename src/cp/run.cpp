@@ -46,7 +46,9 @@ class Run {
   Result<void> gather_digests();
   Result<void> callback_failed(const char* name, int code, bool of_transport) const;
   void bind();
-  const int32_t* tables() const { return t_.size >= sizeof t_ ? t_.tables : nullptr; }
+  const int32_t* tables() const {
+    return t_.size >= offsetof(fh_cp_tensors, tables) + sizeof t_.tables ? t_.tables : nullptr;
+  }
 
   char* at(Place place) const {
     char* const base = bases_[static_cast<size_t>(place.buffer)];
@@ -135,8 +137,9 @@ std::string Run::refused_transport() const {
 
 std::string Run::refused_tensors() const {
   const fh_problem& p = plan_.job.whole;
+  const Scales scales = scales_of(t_);
   const bool backward = plan_.job.backward(), packed = !plan_.steps.tables.empty(),
-             rows = rows_of(ranges_of(plan_.job, plan_.rank)) > 0 && p.batch > 0;
+             scaled = plan_.job.kv_has_8_bits(), rows = rows_of(ranges_of(plan_.job, plan_.rank)) > 0 && p.batch > 0;
   if (t_.size < offsetof(fh_cp_tensors, grad_sink) + sizeof t_.grad_sink)
     return text("tensors.size is {}; start from fh_cp_tensors_init().", t_.size);
   const struct {
@@ -156,7 +159,9 @@ std::string Run::refused_tensors() const {
                {"grad_k", t_.grad_k, rows && backward, backward},
                {"grad_v", t_.grad_v, rows && backward, backward},
                {"grad_sink", t_.grad_sink, p.sink && backward, p.sink && backward},
-               {"tables", tables(), plan_.on_gpu && packed, packed}};
+               {"tables", tables(), plan_.on_gpu && packed, packed},
+               {"scale_k", scales.k, scaled, scaled},
+               {"scale_v", scales.v, scaled, scaled}};
   for (const auto& row : table) {
     if (row.needed && row.data == nullptr) return text("tensors.{} is NULL, but this plan needs it.", row.name);
     if (!row.allowed && row.data != nullptr)
@@ -245,6 +250,8 @@ void Run::bind() {
   set(Buffer::grad_o, t_.grad_o), set(Buffer::grad_lse, t_.grad_lse);
   set(Buffer::grad_q, t_.grad_q), set(Buffer::grad_k, t_.grad_k), set(Buffer::grad_v, t_.grad_v);
   set(Buffer::grad_sink, t_.grad_sink);
+  const Scales scales = scales_of(t_);
+  set(Buffer::scale_k, scales.k), set(Buffer::scale_v, scales.v);
   set(Buffer::tables, plan_.on_gpu ? tables() : plan_.steps.tables.data());
 }
 
@@ -327,6 +334,7 @@ Result<void> Run::step(const Attend& s) {
   x.seqused_kv = reinterpret_cast<const int32_t*>(at(s.seqused_kv));
   x.sink = reinterpret_cast<const float*>(at(s.sink));
   if (p.alibi) x.alibi_slopes = {at(s.slopes), 0, 0, 1};
+  if (plan_.job.kv_has_8_bits()) x.scale_k = {at(s.scale_k), 0, 0, 1}, x.scale_v = {at(s.scale_v), 0, 0, 1};
   if (p.op == FH_BACKWARD) {
     x.grad_o = tensor(s.grad_o, p.heads_q, p.dim_v);
     x.grad_q = tensor(s.grad_q, p.heads_q, p.dim_qk);

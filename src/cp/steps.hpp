@@ -26,9 +26,11 @@ enum class Buffer {
   grad_k,
   grad_v,
   grad_sink,
-  tables
+  tables,
+  scale_k,
+  scale_v
 };
-constexpr size_t buffer_count = static_cast<size_t>(Buffer::tables) + 1;
+constexpr size_t buffer_count = static_cast<size_t>(Buffer::scale_v) + 1;
 
 // A place in a buffer, in bytes from its beginning.
 struct Place {
@@ -89,6 +91,7 @@ struct Attend {
   Place lse, grad_lse;
   int64_t lse_rows = 0;  // values from one head of lse to the next, where these are not the call's rows
   Place sink, slopes, grad_sink;
+  Place scale_k, scale_v;             // of the first head, where k and v have 8 bits
   Place cu_seqlens_q, cu_seqlens_kv;  // of several documents
   Place seqused_q, seqused_kv;        // where rows or keys lie between them that are not theirs
 };

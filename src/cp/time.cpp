@@ -92,7 +92,12 @@ struct Alone {
     const double merged =
         p.accumulate ? rows * static_cast<double>(p.heads_q) * static_cast<double>(backward ? p.dim_qk : p.dim_v) * 4
                      : 0;
-    return rates.call + flops / (backward ? rates.backward_flops : rates.forward_flops) + merged / rates.memory;
+    // A launch before it gives 8-bit k and v the type of q.
+    const double keys = static_cast<double>(p.varlen ? p.total_kv : p.batch * p.seq_kv);
+    const double dequantised =
+        job.kv_has_8_bits() ? keys * static_cast<double>(p.heads_kv * (p.dim_qk + p.dim_v) * (1 + job.element())) : 0;
+    return rates.call + flops / (backward ? rates.backward_flops : rates.forward_flops) +
+           (merged + dequantised) / rates.memory;
   }
 };
 

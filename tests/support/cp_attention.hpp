@@ -35,12 +35,17 @@ struct CpTransports {
 };
 
 inline Element element_of_c(fh_dtype t) {
-  return t == FH_F16 ? Element::f16 : t == FH_BF16 ? Element::bf16 : Element::f32;
+  return t == FH_F16    ? Element::f16
+         : t == FH_BF16 ? Element::bf16
+         : t == FH_E4M3 ? Element::e4m3
+         : t == FH_E5M2 ? Element::e5m2
+                        : Element::f32;
 }
 
 // All tensors of one attention, of the whole sequence or of a shard.
 struct CpTensors {
   Numbers q, k, v, o, lse, sink, slopes, grad_o, grad_lse, grad_q, grad_k, grad_v, grad_sink;
+  Numbers scale_k, scale_v;         // of each head, where k and v have 8 bits
   std::vector<int32_t> cu_seqlens;  // of the whole, where it is packed
 };
 
@@ -60,12 +65,17 @@ inline Numbers empty_whole(const fh_problem& p, const Numbers CpTensors::*member
 
 inline CpTensors inputs(const CpCase& c) {
   const fh_problem& p = c.whole;
-  const Element e = element_of_c(p.dtype);
+  const Element e = element_of_c(p.dtype), of_kv = p.dtype_kv ? element_of_c(p.dtype_kv) : e;
   CpTensors t;
   t.cu_seqlens.assign(c.documents.begin(), c.documents.end());
   uint32_t seed = 1;
   for (Numbers CpTensors::*x : {&CpTensors::q, &CpTensors::k, &CpTensors::v, &CpTensors::grad_o})
-    (t.*x = empty_whole(p, x, e)).draw(seed++);
+    (t.*x = empty_whole(p, x, x == &CpTensors::k || x == &CpTensors::v ? of_kv : e)).draw(seed++);
+  for (Numbers CpTensors::*x : {&CpTensors::scale_k, &CpTensors::scale_v}) {
+    if (of_kv == e) break;
+    t.*x = Numbers(Element::f32, p.heads_kv);
+    for (int64_t h = 0; h < p.heads_kv; ++h) (t.*x).set(h, std::ldexp(1.3f, static_cast<int>(h % 3)));
+  }
   if (c.grad_lse) (t.grad_lse = empty_whole(p, &CpTensors::grad_lse, Element::f32)).draw(seed++);
   if (p.sink) (t.sink = Numbers(Element::f32, p.heads_q)).draw(seed++);
   if (p.alibi) t.slopes = Numbers(Element::f32, p.heads_q);
@@ -83,6 +93,7 @@ inline fh_tensors c_tensors(const fh_problem& p, CpTensors& t) {
   x.q = dense(t.q, p.heads_q, p.dim_qk), x.k = dense(t.k, p.heads_kv, p.dim_qk), x.v = dense(t.v, p.heads_kv, dim_v);
   x.o = dense(t.o, p.heads_q, dim_v), x.lse = list(t.lse), x.sink = list(t.sink);
   if (p.alibi) x.alibi_slopes = {t.slopes.data(), 0, 0, 1};
+  if (t.scale_k.data()) x.scale_k = {t.scale_k.data(), 0, 0, 1}, x.scale_v = {t.scale_v.data(), 0, 0, 1};
   if (p.varlen) x.cu_seqlens_q = x.cu_seqlens_kv = t.cu_seqlens.data();
   if (p.op == FH_BACKWARD) {
     x.grad_o = dense(t.grad_o, p.heads_q, dim_v), x.grad_lse = list(t.grad_lse);
@@ -109,6 +120,7 @@ inline void run_alone(const CpCase& c, CpTensors& t) {
   const fh_problem forward = alone_problem(c, FH_FORWARD), backward = alone_problem(c, FH_BACKWARD);
   fh_tensors x = c_tensors(forward, t);
   ASSERT_EQ(fh_attention(&forward, "cpu", &x, nullptr, 0, nullptr), FH_OK) << fh_last_error();
+  if (t.scale_k.data()) return;  // 8-bit k and v have no gradients
   for (Numbers CpTensors::*g : {&CpTensors::grad_q, &CpTensors::grad_k, &CpTensors::grad_v})
     t.*g = empty_whole(c.whole, g, e);
   if (c.whole.sink) t.grad_sink = Numbers(Element::f32, c.whole.heads_q);
@@ -148,6 +160,7 @@ inline fh_cp_tensors cp_tensors(CpTensors& t, fh_op op) {
   fh_cp_tensors x = fh_cp_tensors_init();
   x.q = t.q.data(), x.k = t.k.data(), x.v = t.v.data(), x.o = t.o.data(), x.lse = list(t.lse);
   x.sink = list(t.sink), x.alibi_slopes = list(t.slopes);
+  x.scale_k = list(t.scale_k), x.scale_v = list(t.scale_v);
   if (op == FH_BACKWARD) {
     x.grad_o = t.grad_o.data(), x.grad_lse = list(t.grad_lse), x.grad_q = t.grad_q.data();
     x.grad_k = t.grad_k.data(), x.grad_v = t.grad_v.data(), x.grad_sink = list(t.grad_sink);
@@ -179,7 +192,7 @@ inline uint64_t run_ranks(const CpCase& c, fh_op op, CpTensors& t, const CpTrans
     CpTensors mine;
     for (Numbers CpTensors::*x : given) mine.*x = shard_of(t.*x, layout_of(c.whole, x), held);
     for (Numbers CpTensors::*x : written) mine.*x = shard_of(results.*x, layout_of(c.whole, x), held);
-    mine.sink = t.sink, mine.slopes = t.slopes;
+    mine.sink = t.sink, mine.slopes = t.slopes, mine.scale_k = t.scale_k, mine.scale_v = t.scale_v;
     if (c.whole.sink) mine.grad_sink = Numbers(Element::f32, c.whole.heads_q);
     if (op == FH_FORWARD) mine.grad_sink = {};
     fh_cp_tensors x = cp_tensors(mine, op);

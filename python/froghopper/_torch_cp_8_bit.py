@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""k and v of froghopper.torch.context_parallel in 8 bits: each head has one scale, that of its largest element on any
+rank. So a rank quantises its own rows as one rank would quantise all, and results do not depend on the ranks."""
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from froghopper import _torch_cp_group as groups
+from froghopper._errors import InvalidProblem
+from froghopper._torch_calls import FLOAT8
+from froghopper._values import shown
+
+NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in FLOAT8}
+
+
+def name_of(kv_dtype: Any) -> str:
+    """The type's name, "" for that of q."""
+    if kv_dtype is None: return ""
+    name = kv_dtype if isinstance(kv_dtype, str) else NAMES.get(kv_dtype) if isinstance(kv_dtype, torch.dtype) else None
+    if name not in NAMES.values():
+        raise InvalidProblem(f"kv_dtype must be {' or '.join(map(str, NAMES))}, or None for the type of q, but is "
+                             f"{shown(kv_dtype)}. Give one of them.")
+    return str(name)
+
+
+def check(q: Tensor, kv_dtype: str, with_grad: bool) -> None:
+    if not kv_dtype: return
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        raise InvalidProblem(f"q must be float16 or bfloat16 with kv_dtype, but is {q.dtype}. Convert q, k and v, or "
+                             "leave kv_dtype out.")
+    if with_grad:
+        raise InvalidProblem("kv_dtype rounds k and v, which has no gradient, but q, k, v or sink require one. Call "
+                             "under torch.no_grad(), or leave kv_dtype out.")
+
+
+def quantised(group: Any, k: Tensor, v: Tensor, kv_dtype: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """k and v in that type, and their scales [heads_kv] float32. All ranks call it."""
+    dtype = next(dtype for dtype, name in NAMES.items() if name == kv_dtype)
+    largest = torch.cat([largest_of(k), largest_of(v)])
+    of_device = groups.host_group(group) if largest.is_cpu else group
+    groups.collective(of_device, of_all_ranks, largest, largest)
+    scales = torch.where(largest > 0, largest / torch.finfo(dtype).max, 1.0)
+    heads = k.shape[2]
+    made = [(x / scale[:, None]).to(dtype) for x, scale in ((k, scales[:heads]), (v, scales[heads:]))]
+    return made[0], made[1], scales[:heads], scales[heads:]
+
+
+def largest_of(x: Tensor) -> Tensor:
+    """[heads] float32, 0 where there are no rows."""
+    if not x.numel(): return x.new_zeros(x.shape[2], dtype=torch.float32)
+    return x.abs().amax(dim=(0, 1, 3)).float()
+
+
+def of_all_ranks(x: Tensor, _: Tensor, group: Any) -> None: dist.all_reduce(x, dist.ReduceOp.MAX, group=group)
