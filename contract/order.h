@@ -7,7 +7,8 @@
 // Fixed lengths. Items are handed out by sections of (sequence, head) pairs whose K and V fit a share of L2; in a
 // section the pair runs fastest and, where a mask makes tiles unequal, the heaviest q tiles come first. The lightest q
 // tiles of every pair (`tail`) are held back and handed out last, over all pairs together, so that no section ends
-// with few heavy tiles. Or the last pairs make one large section, whose light tiles fill the gaps.
+// with few heavy tiles. Instead, the pairs from in_sections on may make one large section, whose light tiles fill the
+// gaps.
 // Ragged. The sequences whose items are the heaviest come first (rank_of): those with most keys, or in the backward
 // pass with most query rows. In each of them the items come by the same sections of heads, the heaviest q tiles
 // first, without a tail. The last sequences of every rank, where they are short, are handed out together, the

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: structs that the parameters of several kernels share.
+// contract: structs that are parts of the parameters of several kernels. (Parts of split-KV: contract/split.h.)
 #pragma once
 #include "contract/order.h"
 #include "contract/types.h"

@@ -95,7 +95,8 @@ template <class Int>
 constexpr Int parts_of(TileSequence<Int> tiles, Int planned, Int most) {
   return (tiles.count() - 1) / tiles_of_part(tiles, planned, most) + 1;
 }
-// The number of a part, where each part has `size` of these tiles. Numbers rise with the keys.
+// The number of a part of a fixed split, where each part has `size` of these tiles. Numbers rise with the keys. (Of an
+// even split, part 0 is that of the CTA that begins the q tile, and has the highest keys.)
 template <class Int>
 constexpr Int number_of_part(TileSequence<Int> tiles, TileSequence<Int> part, Int size) {
   return (part.last() - tiles.last()) / size;

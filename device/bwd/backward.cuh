@@ -48,7 +48,8 @@
 //                           DqOrderWaiter, DqOrderSignaller) and, when its item is over, Consumer warp
 //           fetch_now       one arrival an item, by the QLoader near its end; the Dispatcher waits for it before it
 //                           fetches the next ticket. As in device/fwd/forward.cuh.
-//           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp, after its last grad_q. Of two stages
+//           k_ring, v_ring  full: one arrival of the loader, and the bytes that it announces, as in q_ring and do_ring;
+//                           empty: one arrival per Consumer warp, after its last grad_q. Of two stages
 //                           the other one's K and V are loaded while this item is computed.
 //           q_ring          full: bytes of Q, lse and delta; empty: one per Consumer warp, after grad_k has read Q and
 //                           after the adds to grad_q of the iteration before are issued (the DqOrderSignaller relies on
@@ -60,8 +61,9 @@
 //                           DqOrderWaiter, which means that grad_q of this iteration may be added. empty: one per
 //                           Consumer warp, after its products of grad_q have read dS
 //           q_ring, do_ring, ds_stored and ds_ring advance once an iteration. The waits form no cycle: a Consumer in
-//           iteration t has given back Q and grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1, which the
-//           other gives without waiting for anything but loads and dS of t - 3; the ProxyFencer, between them, adds no
+//           iteration t has given back Q and grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1. Before the
+//           other gives that, it waits for loads; for room, that is, until both have multiplied dS of t - 3, which this
+//           one did in t - 2; and for dS of t - 2, which this one gave in t - 2. The ProxyFencer, between them, adds no
 //           other wait. A Consumer that asks ahead also waits in iteration t for Q of t + 1, which comes when the other
 //           has ended t - 1. Deterministic variants only:
 //           item_adds_issued

@@ -37,9 +37,10 @@
 //                           stage, so this CTA may copy its dS there
 //           GradV waits for loads, for an empty stage and for dS of the iteration before. GradK waits for loads, for
 //           weights of this iteration, for the peer to have read its weights of this iteration, and for dS of the
-//           iteration before. Before GradK of iteration t releases the peer's stage or copies its dS, it has waited for
-//           only two things of the other CTA: its dS of t - 1, and that dS of t - 2 has arrived there. So the waits
-//           form no cycle.
+//           iteration before. In iteration t, before GradK lets the peer copy (release_peer), only one thing of the
+//           other CTA is waited for: that this CTA's dS of t - 2 has come to it. Before GradK makes its own copy, it
+//           waits for two more: the other CTA's dS of t - 1, and that GradK there has let it copy. So the waits form
+//           no cycle.
 //           Named barrier 1: GradK's warps, before they store dS over the weights and before dS is copied.
 // Shared    k | k of the peer's keys | v | q[stages] | grad_o[stages; 3 of half the columns with two slices] | ds[2] |
 //           lse, delta[stages] | q_iterations[stages] | items[2] | rings

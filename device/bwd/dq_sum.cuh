@@ -21,9 +21,10 @@ constexpr int dq_group_stride = 4 * warpgroup;
 // With 64 rows and head dims up to 128 grad_q of a q tile is computed transposed, dQ^T = K^T dS^T, so that the 64 rows
 // of a wgmma are 64 columns of it, and each of the two consumers has a piece. A thread's 4 floats are, of rows r and
 // columns c,
-//   transposed       (r, c), (r + 1, c), (r, c + 8), (r + 1, c + 8);   c: its warp x 16 + its lane / 4
-//   not transposed   (r, c), (r, c + 1), (r + 8, c), (r + 8, c + 1);   r: its warp x 16 + its lane / 4
-// and the other one of r and c is its group x 8 + its lane % 4 x 2.
+//   transposed       (r, c), (r + 1, c), (r, c + 8), (r + 1, c + 8)
+//                    r = group x 8 + lane % 4 x 2, c = warp x 16 + lane / 4
+//   not transposed   (r, c), (r, c + 1), (r + 8, c), (r + 8, c + 1)
+//                    r = warp x 16 + lane / 4, c = group x 8 + lane % 4 x 2
 constexpr bool dq_transposed(int tile_q, int dim_qk) { return tile_q == m_tile_rows && dim_qk <= 128; }
 
 // The tile of grad_q, in the workspace, of one q tile and head.

@@ -54,8 +54,9 @@ struct Dispatcher {
     }
     if (first_lane()) {
       publish(item);
-      // Every item fetched a ticket for the next one; in deterministic variants every CTA, or cluster, fetched one more
-      // for its first item, and numbers begin at 0. Either way this is the number of the last ticket.
+      // The number of the last ticket. Every item fetched one: items tickets, whose numbers begin at clusters. In
+      // deterministic variants every cluster (of one CTA or two) fetched one more, for its first item: items + clusters
+      // tickets, whose numbers begin at 0.
       if (fetches() && number == schedule.items() + clusters() - 1) tickets.forget();
     }
   }
@@ -292,7 +293,7 @@ struct DqOrderSignaller {
         smem, params.heads_per_kv,
         [&](const WorkItem& item, int head, int q_tile, int left) {
           if (left > 1)
-            // Q of the next iteration is given back
+            // Q of the next iteration is given back: a producer waits for that before it fills n + 1 + stages.
             smem.q_ring.wait_room(q_iteration_number + 1 + Kernel::variant.tiles.stages);
           else
             smem.item_adds_issued.wait(q_loops++);

@@ -182,7 +182,7 @@ struct ItemsOfGradK : QIterations {
     do {
       for (int q_iterations = q_loop.masked + q_loop.clear; q_iterations > 0; --q_iterations)
         this->template q_iteration</*First=*/false>(dk);
-      q_loop.clear = 0;
+      q_loop.clear = 0;  // next() sets masked
     } while (q_loop.next());
     this->last_dq();
   }

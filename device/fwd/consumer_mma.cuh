@@ -37,8 +37,8 @@ struct ConsumerMma {
 
   // S of a tile, issued. m_tile: number of the M tile in q. read_scales() comes before the product: a load behind
   // products waits until they have read their operands.
-  // immediate_pv: K of this tile has been there for long, so waiting for it before the slot costs no other Consumer
-  // its slot. Elsewhere K is awaited within the slot; why nothing hangs then: mma_order.cuh.
+  // immediate_pv: K of this tile came long ago, so it is awaited before the slot is taken. Elsewhere K is awaited
+  // within the slot; why nothing hangs then: mma_order.cuh.
   template <class ReadScales>
   __device__ __forceinline__ void qk(Scores& s, QTile& q, int m_tile, const ReadScales& read_scales) {
     if (Kernel::immediate_pv) k.wait(smem.k_ring);

@@ -99,9 +99,8 @@ struct KvSource {
   }
 };
 
-// The entry of the table for a row. It may be read for every row of the sequence, for it is read ahead: also for rows
-// below a window. There it must name a page, though the page's
-// rows are not loaded; beyond the sequence's end it is not read.
+// The entry of the table for a row. Entries are read ahead, so also those of rows below a window: these must name a
+// page, though its rows are not loaded. Entries beyond the end of the sequence are not read.
 struct PageOfRow {
   const PageParams& pages;
   const int* table;  // of the sequence

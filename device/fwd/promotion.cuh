@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: O of variants with FP8 MMAs in two levels. wgmma adds FP8 products to an fp32 accumulator as if both had
 // 14 bits, and cuts off the rest, so a long sum loses 2^-14 of itself at every step. Every fwd_promotion_tiles kv tiles
-// O is added, in ordinary fp32, to a sum in the workspace, which stays in L2, and begins at 0 again. At large
-// head dims O is cut into slices of columns, which are promoted one after the other.
+// O is added, in ordinary fp32, to a sum in the workspace, which stays in L2, and begins at 0 again. (CUTLASS promotes
+// its FP8 accumulators in the same way, to a sum in registers, of which there are none left here.) At large head dims
+// O is cut into slices of columns, which are promoted one after the other.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"

@@ -75,7 +75,8 @@ struct MTile {
   //   it skips K0         V0 takes the free stage, and K1 comes
   //   it skips K0 and K1  V0 takes the free stage, V1 has none until the held V is given back, and K2 comes after V1
   // Where K and V have Loaders of their own, that K takes the stage of a K of an earlier item, and no M tile needs a V
-  // of this item to give it back. With FP8 MMAs, V can also wait in stored_ring.
+  // of this item to give it back. With FP8 MMAs one role loads both in that order, but V of as many more tiles as
+  // stored_ring has stages can wait there.
   __device__ int first_tile() const {
     if constexpr (V.pack_gqa) return item.kv.first();  // there is no other M tile
     int first = item.kv.first();

@@ -103,9 +103,9 @@ struct RaggedSchedule {
 // of heads that the CTA has. A warp looks at a group of 32 sequences at a time, one a lane:
 //
 //   kv tiles of the class    | sequences before the group | lane 0 | lane 1 | lane 2 | ... | lane 31 |
-//                            0                            tiles_before_group  |<------>|
-//                                                                  |          my_tiles of lane 2
-//   my_scan of lane 2                                     |<------------------------->|
+//   tiles_before_group       |<-------------------------->|
+//   my_tiles of lane 2                                                      |<------>|
+//   my_scan of lane 2                                     |<------------------------>|
 //   this CTA                                                           [begin, end)
 template <FwdVariant V>
 struct EvenSchedule {

@@ -108,7 +108,7 @@ __device__ __forceinline__ void round_to(OperandA8<Cols>& dst, const Accum<Cols>
 }
 
 // Writes a 64-row M tile transposed: dst[first_row + c][first_col + r] = src[r][c]. first_row is a multiple of 8,
-// first_col of a swizzle atom's columns. An 8 x 8 block is one stored row of 16 bytes a lane: no bank conflicts.
+// first_col of a swizzle atom's columns. An 8 x 8 block is one smem row of 16 bytes a lane: no bank conflicts.
 // A thread's address is computed anew each time: kept through a loop that has no register left, it would be spilled. A
 // caller that has one keeps it.
 template <int Rows, int Cols>
