@@ -63,7 +63,7 @@ struct Combine {
 
     __device__ long long operator()(int part) const {
       if constexpr (V.even)
-        return slot_of_part_from(cta, part, split.even.classes) * static_cast<long long>(m_tile_rows) + row;
+        return place_of_part_from(cta, part, split.even.classes) * static_cast<long long>(m_tile_rows) + row;
       return row + part * split.row_heads;
     }
   };

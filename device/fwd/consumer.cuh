@@ -300,7 +300,7 @@ struct Consumer {
     scales.begin(params, item, next.first_tile());
     mma.skip_k(next.skipped());
     q.take();
-    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), m_tile, half);
+    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), next_m_tile(), half);
     return item;
   }
   // The item that is finished, read from shared memory again, so that what only the epilogue needs spends no registers

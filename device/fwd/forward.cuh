@@ -22,7 +22,7 @@
 //           Variants with FP8 MMAs have an Fp8Loader and Transposers instead: device/fwd/fp8_producers.cuh. Variants
 //           that dequantise K and V have StoredLoaders and Dequantisers: device/fwd/dequantising_producers.cuh.
 //           Registers of a thread with 1/2/3/4 Consumers: 40/40/32/32 in warpgroup 0, 232/232/160/112 in a Consumer,
-//           where 16-bit K and V are read, without PackGQA and slots. The others: registers_of.cuh.
+//           where 16-bit K and V are read, without PackGQA and page rows. The others: registers_of.cuh.
 // Order     The kv tiles are visited in descending key order: the boundary tiles of a mask's upper bound (exact online
 //           softmax), then the interior tiles (no mask, guarded softmax), then the boundary tiles of a window's lower
 //           bound (exact); device/attn/softmax.cuh has both kinds of softmax. Variants that read 8-bit K and V round
@@ -53,10 +53,10 @@
 //                                                                   the next item, once TMA has read O of this one from
 //                                                                   the stage (consumer_q.cuh)
 //           k_ring, v_ring  1, and the bytes that it announces;     one per Consumer warp
-//                           slots: 33 (kv_source.cuh); V that is
-//                           transposed, K and V that are
+//                           page rows: 33 (kv_source.cuh); V that
+//                           is transposed, K and V that are
 //                           dequantised: one per warp that does it
-//           stored_ring     1, and its bytes; slots: 33             one per Transposer or Dequantiser warp
+//           stored_ring     1, and its bytes; page rows: 33         one per Transposer or Dequantiser warp
 //           mma_order       FP8 MMAs only: one arrival per warp of the Consumer before (mma_order.cuh)
 //           fetch_now       the loader of K arrives once per long item (order.deferred_tiles), when few of its tiles
 //                           are left. The Dispatcher waits for that before it fetches the next ticket, so that a CTA

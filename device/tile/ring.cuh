@@ -13,10 +13,10 @@ struct Ring {
   ptx::u64 full[Stages];
   ptx::u64 empty[Stages];
 
-  __device__ void init(int consumer_warps, int producers = 1) {
+  __device__ void init(int arrivals_on_empty, int arrivals_on_full = 1) {
     for (int s = 0; s < Stages; ++s) {
-      ptx::mbarrier_init(&full[s], producers);
-      ptx::mbarrier_init(&empty[s], consumer_warps);
+      ptx::mbarrier_init(&full[s], arrivals_on_full);
+      ptx::mbarrier_init(&empty[s], arrivals_on_empty);
     }
   }
 
