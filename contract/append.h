@@ -23,13 +23,13 @@ constexpr void visit_fields(Variant& v, Visit&& visit) requires same<const Varia
   visit("d", v.dim);
 }
 
-// A row of one head is 8 columns a lane, in two pieces where it is longer than a warp. A group of append_lanes has the
-// longest rows that the variant knows; of shorter ones it has several heads side by side.
+// A row of one head is 8 columns a lane, in two pieces where it is longer than a warp. A lane group, of append_lanes,
+// has the longest rows that the variant knows; of shorter ones it has several heads side by side.
 constexpr int append_threads = 128;
 constexpr int append_piece = 8;
 constexpr int append_lanes(AppendVariant v) { return v.dim >= 256 ? 32 : v.dim / append_piece; }
 constexpr int append_pieces(AppendVariant v) { return v.dim / append_piece / append_lanes(v); }
-constexpr int append_groups_of_cta(AppendVariant v) { return append_threads / append_lanes(v); }
+constexpr int append_lane_groups_of_cta(AppendVariant v) { return append_threads / append_lanes(v); }
 // 2^n lanes have a row of head dim `dim`: this n, so that the kernel divides by shifts.
 constexpr int append_lane_bits(AppendVariant v, int dim) {
   int bits = 0;
@@ -62,7 +62,7 @@ struct AppendTensor {
   int heads;                                           // 0: it is left out
   int dim;
   int lane_bits;   // of one head: append_lane_bits()
-  int iterations;  // of a group of lanes, for all heads of a row
+  int iterations;  // of a lane group, for all heads of a row
 };
 
 // cos and sin of every position.
@@ -78,7 +78,7 @@ struct RotaryParams {
 
 struct AppendParams {
   AppendTensor tensors[3];  // q, k, v
-  int groups;               // of lanes that share the heads of a row
+  int lane_groups;          // that share the heads of a row
   int iterations;           // of each of them
   int rows;                 // new ones of all sequences, each with all its heads
   int seq_q;                // of a sequence that is not packed; of packed ones at most

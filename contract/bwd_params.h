@@ -63,7 +63,7 @@ struct DeltaParams {
 struct BwdParams {
   TmaMap q, k, v, grad_o;      // as the forward's maps
   TmaMap rows;                 // [tile][2 x tile_q] of the workspace
-  float* dq_sum;               // [tile][piece][group of 4][thread of 128][4]
+  float* dq_sum;               // [tile][piece][octet][thread of 128][4]
   unsigned int* dq_semaphore;  // deterministic only: [tile], how many CTAs have added
   const unsigned int* large;
   GradTensor grad_k, grad_v;
@@ -72,7 +72,7 @@ struct BwdParams {
   int sequences, seq_q, seq_kv;
   // Pairs whose items run their iterations in the same order, see Traversal; 0: one query head after the other
   int same_traversal;
-  int light_first;  // deterministic only: pairs whose kv tiles add to grad_q in descending key order, item_in_dq_order
+  int pairs_light_first;  // deterministic only: pairs whose kv tiles add to grad_q from the last to the first one
   MaskParams mask;
   float scale;       // of grad_k; of grad_q it is the next kernel's
   float scale_log2;  // softmax scale x log2(e); with softcap: softcap x log2(e)

@@ -115,8 +115,8 @@ constexpr int bwd_peer_bytes(BwdVariant v) {
 // grad_o comes in slices of its columns: one, or above head dim 192 two. Two slices share three stages: the first slice
 // of the next iteration is loaded ahead, and its second one when this iteration's first slice has been read, which is
 // in the middle of the iteration.
-constexpr int bwd_do_slices(BwdVariant v) { return bwd_dims_of_cta(v).v > 192 ? 2 : 1; }
-constexpr int bwd_do_stages(BwdVariant v) { return bwd_do_slices(v) == 2 ? 3 : v.tiles.stages; }
+constexpr int bwd_grad_o_slices(BwdVariant v) { return bwd_dims_of_cta(v).v > 192 ? 2 : 1; }
+constexpr int bwd_grad_o_stages(BwdVariant v) { return bwd_grad_o_slices(v) == 2 ? 3 : v.tiles.stages; }
 // A stage of dS. Where two CTAs have different keys it has dS of both, and before that it holds, in fp32, the weights
 // that one consumer hands to the other. Where CTAs have the same keys there is one dS.
 constexpr int bwd_ds_bytes(BwdVariant v) {
@@ -139,7 +139,7 @@ constexpr int bwd_smem_bytes(BwdVariant v) {
   const Dims dims = bwd_dims_of_cta(v);
   const int k_and_v = bwd_tile_bytes(keys, dims.qk) + bwd_peer_bytes(v) + bwd_tile_bytes(keys, dims.v);
   const int all = bwd_kv_stages(v) * k_and_v + v.tiles.stages * bwd_tile_bytes(v.tiles.q, dims.qk) +
-                  bwd_do_stages(v) * bwd_tile_bytes(v.tiles.q, dims.v / bwd_do_slices(v)) +
+                  bwd_grad_o_stages(v) * bwd_tile_bytes(v.tiles.q, dims.v / bwd_grad_o_slices(v)) +
                   bwd_ds_stages * bwd_ds_bytes(v) + bwd_exchange_bytes(v) + bwd_row_bytes(v) + bwd_barrier_bytes;
   return (all + 1023) / 1024 * 1024;  // tiles are aligned to it, and so is what holds them
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: structs that the parameters of several kernels share.
+// contract: structs that are parts of the parameters of several kernels. (Parts of split-KV: contract/split.h.)
 #pragma once
 #include "contract/order.h"
 #include "contract/types.h"
@@ -54,7 +54,7 @@ struct MaskParams {
 // The TMA map of a ragged tensor has a dimension of map_rows rows, in which the end of every sequence is moved to the
 // end of the dimension: device/attn/tma_rows.cuh has the address. Rows and batches are counted in granules, the largest
 // number of bytes that divides both strides. All granules of a tensor are counted in an int: ragged_shape()
-// (src/runtime/tensor_map.cpp) refuses tensors that have more, also in slots, which are read without a map except for
+// (src/runtime/tensor_map.cpp) refuses tensors that have more, also in page rows, which are read without a map but for
 // which the host makes one too.
 struct MapGranules {
   int batch;  // granules from one batch to the next; not packed only

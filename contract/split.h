@@ -18,7 +18,7 @@
 // that run at the same time read the same rows of K and V, whose heads lie together in memory, and the CTA of a class
 // that comes after CTA c is c + C.
 // A CTA then has the end of one q tile, or a piece of it; whole q tiles; and the beginning of another. Whole q tiles
-// go straight to O and lse. The others leave what they make of a row in the workspace, in two slots of their CTA, so
+// go straight to O and lse. The others leave what they make of a row in the workspace, in two places of their CTA, so
 // that its size follows only from the number of CTAs. A record of each CTA tells `combine` which q tile goes on in
 // the next CTAs of the class.
 #pragma once
@@ -35,8 +35,8 @@ struct PackGqaParams {
 // Softmax of a row over some keys, before the division.
 struct PartOfRow {
   float row_max;  // as attn::OnlineSoftmax::row_max: it may be stale
-  // Of weights. Negative: the row is large, that is, its row max is beyond OnlineSoftmax::large_magnitude and row_max
-  // is a score as it is, which has not been multiplied by the scale. Only OnlineSoftmax has large rows.
+  // Of weights. Negative: the row is large (OnlineSoftmax::large_magnitude), and row_max is a score as it is, which has
+  // not been multiplied by the scale. Only parts of OnlineSoftmax have large rows.
   float sum;
 };
 
@@ -77,11 +77,11 @@ constexpr int tiles_of_cta(int tiles_of_class, int ctas_of_class) {
 }
 // The CTAs that go on with a q tile, after the one that begins it, where `left` of its kv tiles are left for them.
 constexpr int ctas_that_go_on(int left, int of_cta) { return (left - 1) / of_cta + 1; }
-// The slot of the workspace where a CTA leaves a part: the second one is for the q tile that it begins.
-constexpr int slot_of_part(int cta, bool begins) { return 2 * cta + begins; }
-// The slot of part number `part` of the q tile that `cta` begins.
-constexpr int slot_of_part_from(int cta, int part, int classes) {
-  return slot_of_part(cta + part * classes, part == 0);
+// The place in the workspace where a CTA leaves a part: the second one is for the q tile that it begins.
+constexpr int place_of_part(int cta, bool begins) { return 2 * cta + begins; }
+// The place of part number `part` of the q tile that `cta` begins.
+constexpr int place_of_part_from(int cta, int part, int classes) {
+  return place_of_part(cta + part * classes, part == 0);
 }
 
 // How many kv tiles a part has, of a q tile that attends to `tiles`: as many as planned; or more where the sequence is
@@ -95,7 +95,8 @@ template <class Int>
 constexpr Int parts_of(TileSequence<Int> tiles, Int planned, Int most) {
   return (tiles.count() - 1) / tiles_of_part(tiles, planned, most) + 1;
 }
-// The number of a part, where each part has `size` of these tiles. Numbers rise with the keys.
+// The number of a part of a fixed split, where each part has `size` of these tiles. Numbers rise with the keys. (Of an
+// even split, part 0 is that of the CTA that begins the q tile, and has the highest keys.)
 template <class Int>
 constexpr Int number_of_part(TileSequence<Int> tiles, TileSequence<Int> part, Int size) {
   return (part.last() - tiles.last()) / size;

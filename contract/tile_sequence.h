@@ -47,7 +47,7 @@ struct TileSequence {
   static constexpr Int next(Int tile) { return tile - 1; }
   // The next one; the last one again where there is none.
   constexpr Int next_or_last(Int tile) const { return next(tile) > begin ? next(tile) : begin; }
-  // The one after which `count` tiles are left; the first one where there are fewer.
+  // The one after which `count` tiles are left; the first one of a sequence of no more than `count` tiles.
   constexpr Int with_left(Int count) const { return begin + count < first() ? begin + count : first(); }
 
   // for (Int tile : sequence.in_order()) visits all of them.

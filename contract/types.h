@@ -60,18 +60,18 @@ constexpr const char* name_of(Mask m) {  // "": a kernel without a mask does not
 
 // Where the rows of K and V lie, as far as it changes the machine code: device/fwd/kv_source.cuh.
 enum class KvLayout : unsigned char {
-  contiguous,     // the rows of a sequence lie one after the other
-  paged_tma,      // in pages of a pool, of which 8 rows or more follow each other: "pages" in names of kernels
-  paged_cp_async  // in pages of which fewer rows follow each other, down to single rows: "slots", as vLLM calls these
+  contiguous,  // the rows of a sequence lie one after the other
+  pages,       // in pages of a pool, of which 8 rows or more follow each other, so that TMA loads them by boxes
+  page_rows    // in pages of which fewer rows follow each other, down to single rows, so that each row is copied
 };
 
-constexpr KvLayout kv_layouts[] = {KvLayout::contiguous, KvLayout::paged_tma, KvLayout::paged_cp_async};
+constexpr KvLayout kv_layouts[] = {KvLayout::contiguous, KvLayout::pages, KvLayout::page_rows};
 
 constexpr const char* name_of(KvLayout layout) {  // "": not named
   switch (layout) {
     case KvLayout::contiguous: return "";
-    case KvLayout::paged_tma: return "pages";
-    case KvLayout::paged_cp_async: return "slots";
+    case KvLayout::pages: return "pages";
+    case KvLayout::page_rows: return "pagerows";
   }
   return "";
 }

@@ -26,7 +26,7 @@ struct Work {
   Tiles tiles;
   bool backward, causal, ragged;
   int ctas, heads, heads_inside;  // that take items; of items; query heads that an item has one after the other
-  int last_first = 0;             // pairs whose last tile comes first
+  int pairs_falling = 0;          // pairs whose last tile comes first
 
   explicit Work(const Plan& plan) {
     const Problem& p = plan.problem;
@@ -40,10 +40,10 @@ struct Work {
     if (backward) {
       const auto& step = std::get<BackwardStep>(plan.launches.at(1).step);
       take(step, h200.sms / bwd_ctas(step.variant), p.heads_kv);
-      last_first = step.light_first;
+      pairs_falling = step.pairs_light_first;
     } else {
       take(std::get<ForwardStep>(plan.launches.at(0).step), h200.sms, p.heads_q);
-      last_first = causal ? order.pairs : 0;
+      pairs_falling = causal ? order.pairs : 0;
     }
   }
 
@@ -85,12 +85,13 @@ struct Work {
     std::vector<int> all;
     if (!ragged) {
       for (int number = 0; number < order.items; ++number)
-        all.push_back(turns(lengths.at(0), item_in_dq_order(order, number, last_first).of_pair));
+        all.push_back(turns(lengths.at(0), item_in_dq_order(order, number, pairs_falling).of_pair));
       return all;
     }
-    for (int rank = 0; rank < ranks; ++rank) {
+    for (int weight_class = 0; weight_class < weight_classes; ++weight_class) {
       Lengths its;
-      for (int length : lengths) its.push_back(rank_of(length, std::ranges::max(lengths)) == rank ? length : 0);
+      for (int length : lengths)
+        its.push_back(weight_class_of(length, std::ranges::max(lengths)) == weight_class ? length : 0);
       const int in_sections = order.in_sections / heads;
       for (int length : std::span(its).first(in_sections))
         for (int number = 0; number < tiles_of(length) * heads; ++number)
@@ -129,14 +130,14 @@ double span_in_order(const Work& work, int length, double news) {
   const int q_tiles = ceil_div(length, work.tiles.q);
   std::vector<double> free_at(work.ctas), added(size_t(work.order.pairs) * q_tiles * work.heads_inside, -news);
   for (int number = 0; number < work.order.items; ++number) {
-    const Item item = item_in_dq_order(work.order, number, work.last_first);
+    const ItemOfPair item = item_in_dq_order(work.order, number, work.pairs_falling);
     std::ranges::pop_heap(free_at, std::greater());
     double now = free_at.back();
     const int turns = work.turns(length, item.of_pair) - 1;
     double* const end = &added[size_t(item.pair + 1) * q_tiles * work.heads_inside];
     for (int turn = 0; turn <= turns; ++turn) {
       if (turn > 0) {
-        double& before = *(item.pair < work.last_first ? end - turns + turn - 1 : end - turn);
+        double& before = *(item.pair < work.pairs_falling ? end - turns + turn - 1 : end - turn);
         now = std::max(now, before + news - 0.5);
         before = now + 0.5;
       }
@@ -169,7 +170,7 @@ TEST(SmsAreBusyToTheEnd, OfCausalGradientsInOrder) {
       const auto plan = make_gpu_plan(*problem, h200);
       ASSERT_TRUE(plan) << plan.failure().text;
       const Work work(*plan);
-      EXPECT_LT(span_in_order(work, seq, 1.5), (work.last_first > 0 ? 1.035 : 1.055) * span_in_order(work, seq, 0))
+      EXPECT_LT(span_in_order(work, seq, 1.5), (work.pairs_falling > 0 ? 1.035 : 1.055) * span_in_order(work, seq, 0))
           << line;
     }
 }

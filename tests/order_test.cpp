@@ -36,11 +36,11 @@ std::vector<Shape> shapes() {
 
 TEST(Order, FixedLengthsVisitEveryItemOnce) {
   for (const auto& [pairs, items_of_pair, section, tail, in_sections] : shapes())
-    for (bool last_tile_first : {false, true}) {
+    for (bool tiles_falling : {false, true}) {
       const Order order = {pairs * items_of_pair, pairs, items_of_pair, section, in_sections, tail, 0};
       std::vector<int> visits(order.items);
       for (int number = 0; number < order.items; ++number) {
-        const Item item = item_at(order, number, last_tile_first);
+        const ItemOfPair item = item_at(order, number, tiles_falling);
         ASSERT_TRUE(item.pair >= 0 && item.pair < pairs && item.of_pair >= 0 && item.of_pair < items_of_pair)
             << number;
         ++visits[item.pair * items_of_pair + item.of_pair];
@@ -55,19 +55,20 @@ TEST(Order, FixedLengthsVisitEveryItemOnce) {
 // That is so exactly where dq_order_fits() says it, except for a single tile, which always comes in order.
 TEST(Order, TilesOfAPairComeInOrderFromTheLightestOrTheHeaviest) {
   for (const auto& [pairs, items_of_pair, section, tail, in_sections] : shapes())
-    for (int light_first = 0; light_first <= pairs && tail == 0; ++light_first) {  // gradients have no tail
+    // Gradients have no tail.
+    for (int pairs_light_first = 0; pairs_light_first <= pairs && tail == 0; ++pairs_light_first) {
       const Order order = {pairs * items_of_pair, pairs, items_of_pair, section, in_sections, tail, 0};
       std::vector<int> taken(pairs);
       bool in_order = true;
       for (int number = 0; number < order.items; ++number) {
-        const Item item = item_in_dq_order(order, number, light_first);
+        const ItemOfPair item = item_in_dq_order(order, number, pairs_light_first);
         ASSERT_TRUE(item.pair >= 0 && item.pair < pairs) << number;
         const int its = taken[item.pair]++;
-        in_order = in_order && item.of_pair == (item.pair < light_first ? items_of_pair - 1 - its : its);
+        in_order = in_order && item.of_pair == (item.pair < pairs_light_first ? items_of_pair - 1 - its : its);
       }
-      EXPECT_EQ(in_order, items_of_pair == 1 || dq_order_fits(order, light_first))
+      EXPECT_EQ(in_order, items_of_pair == 1 || dq_order_fits(order, pairs_light_first))
           << pairs << " pairs, " << items_of_pair << " tiles, section " << section << ", " << in_sections
-          << " in sections, light first " << light_first;
+          << " in sections, light first " << pairs_light_first;
       EXPECT_EQ(std::ranges::count(taken, items_of_pair), pairs);
     }
 }
@@ -78,9 +79,9 @@ TEST(Order, HeavyItemsComeFirstAndTheTailLast) {
   for (const auto& [pairs, items_of_pair, section, tail, in_sections] : shapes()) {
     const Order order = {pairs * items_of_pair, pairs, items_of_pair, section, in_sections, tail, 0};
     const int first_of_tail = pairs * (items_of_pair - tail);
-    Item before = item_at(order, 0, true);
+    ItemOfPair before = item_at(order, 0, true);
     for (int number = 1; number < order.items; ++number) {
-      const Item item = item_at(order, number, true);
+      const ItemOfPair item = item_at(order, number, true);
       EXPECT_EQ(item.of_pair < tail, number >= first_of_tail) << number;
       const auto section_of = [&](int pair) { return std::min(pair, in_sections) / section; };
       const bool together =
@@ -95,7 +96,7 @@ TEST(Order, RaggedSequencesVisitEveryItemOnce) {
   for (const auto& [heads, items_of_pair, section, tail, in_sections] : shapes()) {
     std::vector<int> visits(heads * items_of_pair);
     for (int number = 0; number < heads * items_of_pair; ++number) {
-      const Item item = item_in_sequence(number, items_of_pair, heads, section);
+      const ItemOfPair item = item_in_sequence(number, items_of_pair, heads, section);
       ASSERT_TRUE(item.pair >= 0 && item.pair < heads && item.of_pair >= 0 && item.of_pair < items_of_pair) << number;
       ++visits[item.pair * items_of_pair + item.of_pair];
     }
@@ -104,19 +105,19 @@ TEST(Order, RaggedSequencesVisitEveryItemOnce) {
   }
 }
 
-TEST(Order, EveryLengthHasOneRankAndLongerOnesComeFirst) {
+TEST(Order, EveryLengthHasOneWeightClassAndLongerOnesComeFirst) {
   for (int longest : {0, 1, 2, 3, 7, 8, 1000, 1 << 29})
     for (int keys : {0, 1, 2, 3, 4, 7, 8, 250, 251, 500, 501, 1000, 2000, 1 << 29}) {
-      const int rank = rank_of(keys, longest);
-      EXPECT_TRUE(rank >= 0 && rank < ranks) << keys << " of " << longest;
-      EXPECT_LE(rank_of(keys + 1, longest), rank) << keys << " of " << longest;
+      const int weight_class = weight_class_of(keys, longest);
+      EXPECT_TRUE(weight_class >= 0 && weight_class < weight_classes) << keys << " of " << longest;
+      EXPECT_LE(weight_class_of(keys + 1, longest), weight_class) << keys << " of " << longest;
     }
-  EXPECT_EQ(rank_of(501, 1000), 0);
-  EXPECT_EQ(rank_of(500, 1000), 1);
-  EXPECT_EQ(rank_of(251, 1000), 1);
-  EXPECT_EQ(rank_of(250, 1000), 2);
-  EXPECT_EQ(rank_of(63, 1000), 2);
-  EXPECT_EQ(rank_of(62, 1000), 3);
+  EXPECT_EQ(weight_class_of(501, 1000), 0);
+  EXPECT_EQ(weight_class_of(500, 1000), 1);
+  EXPECT_EQ(weight_class_of(251, 1000), 1);
+  EXPECT_EQ(weight_class_of(250, 1000), 2);
+  EXPECT_EQ(weight_class_of(63, 1000), 2);
+  EXPECT_EQ(weight_class_of(62, 1000), 3);
 }
 
 // Of no item are there more tiles of its sequence still to come than of the one before it; so of one sequence and head

@@ -139,7 +139,7 @@ TEST(Kernel, EachFieldOfAVariantChangesItsName) {
       else if constexpr (std::is_same_v<T, Mask>)
         field = Mask::window;
       else if constexpr (std::is_same_v<T, KvLayout>)
-        field = KvLayout::paged_cp_async;
+        field = KvLayout::page_rows;
       else if constexpr (std::is_same_v<T, SplitKv>)
         field = SplitKv::even;
       else if constexpr (std::is_same_v<T, bool>)

@@ -59,14 +59,14 @@ double loads_of(const std::string& line) {
 
   struct Cta {
     double now;
-    Item item;
+    ItemOfPair item;
     int turn;
     bool operator>(const Cta& other) const { return now > other.now; }
   };
   std::priority_queue<Cta, std::vector<Cta>, std::greater<>> ctas;
   int next = 0;
   const auto draw = [&](double now) {
-    if (next < step.order.items) ctas.push({now, item_in_dq_order(step.order, next++, step.light_first), 0});
+    if (next < step.order.items) ctas.push({now, item_in_dq_order(step.order, next++, step.pairs_light_first), 0});
   };
   const int count = plan.launches.at(1).grid / bwd_ctas(v);
   for (int i = 0; i < count; ++i) draw(i * 1e-4);
@@ -77,10 +77,10 @@ double loads_of(const std::string& line) {
     const bool by_heads = step.same_traversal == 0 && !v.deterministic;
     const int head = by_heads ? cta.turn / tiles : cta.turn % heads,
               place = by_heads ? cta.turn % tiles : cta.turn / heads;
-    const bool lightest_first = v.deterministic && cta.item.pair < step.light_first;
-    const bool last_first =
+    const bool lightest_first = v.deterministic && cta.item.pair < step.pairs_light_first;
+    const bool rows_falling =
         step.same_traversal > 0 ? cta.item.pair / step.same_traversal % 2 == 0 : v.deterministic && !lightest_first;
-    const int q_tile = last_first ? q_tiles - 1 - place : first + place;
+    const int q_tile = rows_falling ? q_tiles - 1 - place : first + place;
     l2.use((int64_t{cta.item.pair} * heads + head) * q_tiles + q_tile);
     cta.now += 1;
     if (++cta.turn < tiles * heads)

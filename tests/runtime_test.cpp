@@ -143,9 +143,9 @@ TEST(tensor_map, refuses_ragged_strides_beyond_its_trick) {
   EXPECT_EQ(too_far.failure().text.substr(0, 30), "v.stride_batch is 8589934600 a");
   EXPECT_TRUE(too_far.failure().text.ends_with("Make stride_batch a multiple of stride_seq."));
   View one_page = view(1, 4, 3, 64);
-  EXPECT_TRUE(check_slots({"v", one_page}));
+  EXPECT_TRUE(check_page_rows({"v", one_page}));
   one_page.stride_seq = int64_t{1} << 30;
-  EXPECT_EQ(check_slots({"v", one_page}).failure().text.substr(0, 29), "v.stride_seq is 1073741824 an");
+  EXPECT_EQ(check_page_rows({"v", one_page}).failure().text.substr(0, 29), "v.stride_seq is 1073741824 an");
   View table = view(3, 100, 1, 1);
   EXPECT_TRUE(check_table(table));
   table.stride_seq = int64_t{1} << 25;

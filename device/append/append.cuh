@@ -2,12 +2,13 @@
 // New rows of k and v -> their rows in a cache, normed, rotated and quantised where that is asked for; and q with
 // them. It moves bytes: what is computed hides behind that.
 //
-// Work      a group of lanes has some heads of a row, in q, k and v: 8 columns a lane; head dim 512 in two pieces
+// Work      a lane group has some heads of a row, in q, k and v: 8 columns a lane; head dim 512 in two pieces
 // Roles     all alike; 5 CTAs an SM, or 3 where rows are in two pieces, share its registers (append_ctas_per_sm)
-// Order     rows one after the other, the groups of a row side by side: neighbours in memory where these are one tensor
-// Overlap   where a row is and its angles are read once for all its heads of a group. The columns of the next heads
-//           are asked for before those of these are looked at. The next kernel may start at once, and waits for this
-//           one; this one waits for the kernel before it, which may have written any of its tensors
+// Order     rows one after the other, the lane groups of a row side by side: neighbours in memory where these are one
+//           tensor
+// Overlap   where a row is and its angles are read once for all its heads of a lane group. The columns of the next
+//           heads are asked for before those of these are looked at. The next kernel may start at once, and waits for
+//           this one; this one waits for the kernel before it, which may have written any of its tensors
 // Barriers  none but the warp's: q may be written in place, when all of its row has been read
 // Shared    nothing
 // Rotation  a lane reads the other columns of its pairs itself, which are in L1 or on their way there
@@ -36,18 +37,19 @@ struct Append {
   static constexpr int threads = append_threads;
   static constexpr int smem_bytes = append_smem_bytes;
   static constexpr int lanes = append_lanes(V), pieces = append_pieces(V);
-  static constexpr unsigned groups_of_cta = append_groups_of_cta(V);
+  static constexpr unsigned lane_groups_of_cta = append_lane_groups_of_cta(V);
   static constexpr bool quantises = is_8_bit(V.to);
 
   static __device__ void run(const AppendParams& params) {
     ptx::let_next_kernel_start();
     ptx::wait_for_earlier_kernels();
-    const unsigned groups_of_row = params.groups;
-    const unsigned groups = params.rows * groups_of_row;  // below 2^31
-    for (unsigned first = blockIdx.x * groups_of_cta; first < groups; first += gridDim.x * groups_of_cta) {
-      const unsigned group = first + threadIdx.x / lanes, row = group / groups_of_row;
-      const RowLocation where = group < groups ? locate(params, row) : no_row;
-      write_heads(params, where, (group - row * groups_of_row) * params.iterations);
+    const unsigned lane_groups_of_row = params.lane_groups;
+    const unsigned lane_groups = params.rows * lane_groups_of_row;  // below 2^31
+    for (unsigned first = blockIdx.x * lane_groups_of_cta; first < lane_groups;
+         first += gridDim.x * lane_groups_of_cta) {
+      const unsigned lane_group = first + threadIdx.x / lanes, row = lane_group / lane_groups_of_row;
+      const RowLocation where = lane_group < lane_groups ? locate(params, row) : no_row;
+      write_heads(params, where, (lane_group - row * lane_groups_of_row) * params.iterations);
     }
   }
 

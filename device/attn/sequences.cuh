@@ -12,7 +12,7 @@ enum class TilesOf { q, kv };
 
 struct TileOfSequence {
   int sequence, head;
-  int number;  // of the item among those of its sequence and head
+  int of_pair;  // number of the item among those of its sequence and head, as ItemOfPair has it
   Lengths lengths;
 };
 
@@ -32,13 +32,13 @@ __device__ inline int warp_inclusive_sum(int number) {
   return number;
 }
 
-// Finds the sequence, head and tile of an item (a varlen scheduler). Sequences come by rank (contract/order.h), in a
-// rank by number. A warp loads 32 lengths at a time, one per lane, and takes the prefix sum of their tile counts. It
-// resumes where the last call stopped, since the numbers that one CTA asks for only grow. It goes over all sequences
-// once for every rank that occurs.
+// Finds the sequence, head and tile of an item (a varlen scheduler). Sequences come by weight class (contract/order.h),
+// in a class by number. A warp loads 32 lengths at a time, one per lane, and takes the prefix sum of their tile counts.
+// It resumes where the last call stopped, since the numbers that one CTA asks for only grow. It goes over all sequences
+// once for every weight class that occurs.
 // The sequences from number in_sections on, which lie in one group of 32, come together: tile by tile, the heaviest
 // tiles of all of them first (of_those_together).
-// Items are tiles of queries or of keys. They weigh as much as there are rows on the other side, which give the rank.
+// Items are tiles of queries or of keys. They weigh as much as there are rows on the other side, which give the class.
 // Items of all sequences and heads, and a number past the last one for each CTA, fit an int: the planner refuses
 // problems that may have more (items_max, src/plan/both_passes.hpp).
 template <TilesOf Side, class Count>
@@ -46,16 +46,17 @@ struct Sequences {
   const RaggedParams& ragged;
   int seq_q, seq_kv;  // of the longest
   int heads, section;
-  int sequences, in_sections;       // all of them; the first in_sections come by sections, those after them together
-  Count count = {};                 // items of a head
-  int rank = 0, next_rank = ranks;  // the one that is handed out; the next one that occurs, as far as this scan knows
-  int group = 0;                    // the 32 sequences this warp looks at: [group, group + 32)
-  int tiles_before = 0;             // tiles of all that was handed out before them
+  int sequences, in_sections;  // all of them; the first in_sections come by sections, those after them together
+  Count count = {};            // items of a head
+  // The one that is handed out; the next one that occurs, as far as this scan knows.
+  int weight_class = 0, next_class = weight_classes;
+  int group = 0;         // the 32 sequences this warp looks at: [group, group + 32)
+  int tiles_before = 0;  // tiles of all that was handed out before them
 
   // All 32 lanes together; the same answer in each. false: there are fewer items.
   __device__ bool find(int number, TileOfSequence& found) {
     const int lane = threadIdx.x % 32;
-    for (; rank < ranks; start(next_rank))
+    for (; weight_class < weight_classes; start(next_class))
       for (; group < sequences; group += 32) {
         const int tiles = look_at(group + lane);
         const int up_to_mine = warp_inclusive_sum(tiles);
@@ -70,7 +71,7 @@ struct Sequences {
             found = of_those_together(rest, lane >= together ? tiles : 0);
           } else {
             const int sequence = group + holder;
-            const Item item = item_in_sequence(rest, __shfl_sync(~0u, tiles, holder), heads, section);
+            const ItemOfPair item = item_in_sequence(rest, __shfl_sync(~0u, tiles, holder), heads, section);
             found = {sequence, item.pair, item.of_pair, lengths(sequence)};
           }
           return true;
@@ -83,9 +84,9 @@ struct Sequences {
   __device__ int items() const { return tiles_before * heads; }
 
  private:
-  __device__ void start(int new_rank) {
-    rank = new_rank;
-    next_rank = ranks;
+  __device__ void start(int new_class) {
+    weight_class = new_class;
+    next_class = weight_classes;
     group = 0;
   }
   // tiles: of this lane's sequence, if it is one of them.
@@ -94,22 +95,23 @@ struct Sequences {
                                  [&](int level) { return __reduce_add_sync(~0u, max(0, tiles - level)); });
     const bool high = tiles >= found.level;
     const unsigned all_high = __ballot_sync(~0u, high), lower_lanes = (1u << threadIdx.x % 32) - 1;
-    const bool holds = high && __popc(all_high & lower_lanes) == found.number / heads;
+    const bool holds = high && __popc(all_high & lower_lanes) == found.of_level / heads;
     const int sequence = group + __ffs(__ballot_sync(~0u, holds)) - 1;
-    return {sequence, found.number % heads, found.level - 1, lengths(sequence)};
+    return {sequence, found.of_level % heads, found.level - 1, lengths(sequence)};
   }
-  // Reads the lengths of a sequence, and lowers next_rank to its rank if that comes later. Returns its tiles; 0 if it
-  // has another rank than the one that is handed out.
+  // Reads the lengths of a sequence, and lowers next_class to its class if that comes later. Returns its tiles; 0 if it
+  // has another class than the one that is handed out.
   __device__ int look_at(int sequence) {
-    int tiles = 0, its_rank = ranks;
+    int tiles = 0, its_class = weight_classes;
     if (sequence < sequences) {
       const Lengths of_sequence = lengths(sequence);
       tiles = count(of_sequence);
       if (tiles > 0)
-        its_rank = Side == TilesOf::q ? rank_of(of_sequence.seq_kv, seq_kv) : rank_of(of_sequence.seq_q, seq_q);
+        its_class = Side == TilesOf::q ? weight_class_of(of_sequence.seq_kv, seq_kv)
+                                       : weight_class_of(of_sequence.seq_q, seq_q);
     }
-    next_rank = min(next_rank, __reduce_min_sync(~0u, its_rank > rank ? its_rank : ranks));
-    return its_rank == rank ? tiles : 0;
+    next_class = min(next_class, __reduce_min_sync(~0u, its_class > weight_class ? its_class : weight_classes));
+    return its_class == weight_class ? tiles : 0;
   }
   __device__ Lengths lengths(int sequence) const { return lengths_of(ragged, seq_q, seq_kv, sequence); }
 };

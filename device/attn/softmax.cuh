@@ -117,9 +117,10 @@ struct OnlineSoftmax {
   // was summed before, which is at most 2^32. Their exponents are below 128, so they were rounded by at most 2^-18, as
   // scores of that size are themselves.
   static constexpr float rescale_limit = 0x1p100f;
-  // A row max beyond this, 710 in natural units, is subtracted before the scores are scaled: rounding the product
-  // would put a factor on all weights of the row, up to 2^(2^-14) here and out of range from 2^31 on, and the rounding
-  // of weights to the stored type does not cancel it.
+  // A row is large if its row max is beyond this, 710 in natural units. It is subtracted before the scores are scaled:
+  // rounding the product would put a factor on all weights of the row, up to 2^(2^-14) here and out of range from 2^31
+  // on, and the rounding of weights to the stored type does not cancel it. (Large rows of gradients: large_lse,
+  // device/bwd/delta.cuh.)
   static constexpr float large_magnitude = 1024.f;
 
   float scale_log2;

@@ -8,9 +8,9 @@ namespace froghopper::attn {
 // A dynamic persistent tile scheduler. A CTA's first item is that of its own number, further items come from an atomic
 // counter: ticket n, counted from 0, is item n + number of CTAs. (A deterministic backward kernel fetches its first
 // item too, and its ticket n is item n.) The counter is in the caller's memory and need not be initialised: its upper
-// 32 bits hold the tag of the launch that it counts for, and a CTA that finds another tag replaces it by this launch's
-// tag and a count of 0, by compare-and-swap. fetch() issues the atomic and read() waits for its value, so that other
-// work hides the latency.
+// 32 bits hold the tag, never 0, of the launch that it counts for, and a CTA that finds another tag replaces it by this
+// launch's tag and a count of 0, by compare-and-swap. fetch() issues the atomic and read() waits for its value, so that
+// other work hides the latency.
 struct Tickets {
   QueueParams queue;
 
@@ -30,7 +30,7 @@ struct Tickets {
     }
     return static_cast<int>(fetched);
   }
-  // By the CTA that fetched the last ticket: no launch has tag 0, so the next launch starts from 0 whatever its tag is.
+  // By the CTA that fetched the last ticket: the next launch starts from 0 whatever its tag is.
   __device__ void forget() const { *queue.counter = 0; }
 
  private:

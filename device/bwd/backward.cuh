@@ -21,9 +21,9 @@
 //           Consumer          warpgroups 1 and 2; WGMMA, weights, gradients.            240 registers
 //                             Its M tile is a template argument: it keeps every shared address out of the registers.
 // Order     The iterations of an item come in one of three orders (Traversal, q_tile_sequence.cuh):
-//             by_heads     all q tiles of one query head, from first to last, then those of the next head
-//             first_last   q tile by q tile, from first to last, each for all query heads
-//             last_first   likewise, from last to first
+//             by_heads      all q tiles of one query head, from first to last, then those of the next head
+//             rows_rising   q tile by q tile, from first to last, each for all query heads
+//             rows_falling  likewise, from last to first
 //           The latter two where query heads share keys under a causal mask, or where adds to grad_q have an order.
 //           An iteration whose rows do not all attend to all keys of the M tile carries a mask; so does the first one
 //           of an item, which has no other form. Where they attend to none, its Consumer gives zeros for dS and
@@ -48,22 +48,24 @@
 //                           DqOrderWaiter, DqOrderSignaller) and, when its item is over, Consumer warp
 //           fetch_now       one arrival an item, by the QLoader near its end; the Dispatcher waits for it before it
 //                           fetches the next ticket. As in device/fwd/forward.cuh.
-//           k_ring, v_ring  full: by bytes; empty: one arrival per Consumer warp, after its last grad_q. Of two stages
-//                           the other one's K and V are loaded while this item is computed.
+//           k_ring, v_ring  full: one arrival of the loader, and the bytes that it announces, as in q_ring and
+//                           grad_o_ring; empty: one arrival per Consumer warp, after its last grad_q. Of two stages the
+//                           other one's K and V are loaded while this item is computed.
 //           q_ring          full: bytes of Q, lse and delta; empty: one per Consumer warp, after grad_k has read Q and
 //                           after the adds to grad_q of the iteration before are issued (the DqOrderSignaller relies on
 //                           the second)
-//           do_ring         full: bytes of grad_o; empty: one per Consumer warp, after grad_v has read it
+//           grad_o_ring     full: bytes of grad_o; empty: one per Consumer warp, after grad_v has read it
 //           ds_stored       one arrival per Consumer warp: its rows of dS are stored, and the ProxyFencer may fence
 //           ds_ring         full: with a ProxyFencer one arrival, by it, after its proxy fence. Without one, one per
 //                           Consumer warp, after the warp's own fence; in deterministic variants one more, by the
 //                           DqOrderWaiter, which means that grad_q of this iteration may be added. empty: one per
 //                           Consumer warp, after its products of grad_q have read dS
-//           q_ring, do_ring, ds_stored and ds_ring advance once an iteration. The waits form no cycle: a Consumer in
-//           iteration t has given back Q and grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1, which the
-//           other gives without waiting for anything but loads and dS of t - 3; the ProxyFencer, between them, adds no
-//           other wait. A Consumer that asks ahead also waits in iteration t for Q of t + 1, which comes when the other
-//           has ended t - 1. Deterministic variants only:
+//           q_ring, grad_o_ring, ds_stored and ds_ring advance once an iteration. The waits form no cycle: a Consumer
+//           in iteration t has given back Q and grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1. Before
+//           the other gives that, it waits for loads; for room, that is, until both have multiplied dS of t - 3, which
+//           this one did in t - 2; and for dS of t - 2, which this one gave in t - 2. The ProxyFencer, between them,
+//           adds no other wait. A Consumer that asks ahead also waits in iteration t for Q of t + 1, which comes when
+//           the other has ended t - 1. Deterministic variants only:
 //           item_adds_issued
 //                           full: one arrival per Consumer warp: the last adds of an item are issued. For every other
 //                           iteration n the DqOrderSignaller waits for the release of Q of n + 1 (q_ring, empty)
@@ -102,7 +104,7 @@ struct Backward {
 
   using T = typename attn::Element<V.dtype>::type;
   using QTile = tile::SharedTile<V.tiles.q, V.dims.qk>;
-  using DoTile = tile::SharedTile<V.tiles.q, V.dims.v>;
+  using GradOTile = tile::SharedTile<V.tiles.q, V.dims.v>;
   using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk>;
   using VTile = tile::SharedTile<V.tiles.kv, V.dims.v>;
   using DsTile = tile::SharedTile<V.tiles.q, V.tiles.kv>;  // dS, not transposed
@@ -128,21 +130,21 @@ struct Backward {
   using KvStage = tile::Cursor<kv_stages, sleeps>;
   using QRing = tile::Ring<V.tiles.stages>;
   using QStage = tile::Cursor<V.tiles.stages, sleeps>;
-  using DoStage = QStage;
+  using GradOStage = QStage;
   using DsRing = tile::Ring<bwd_ds_stages>;
 
   struct Smem {
     KTile k[kv_stages];
     VTile v[kv_stages];
     QTile q[V.tiles.stages];
-    DoTile grad_o[V.tiles.stages];
+    GradOTile grad_o[V.tiles.stages];
     DsTile ds[bwd_ds_stages];
     RowsOfQIteration<V.tiles.q> rows[V.tiles.stages];
     QIterationOf<V> q_iterations[V.tiles.stages];
     WorkItem items[2];
     ItemRing item_ring;
     KvRing k_ring, v_ring;
-    QRing q_ring, do_ring;
+    QRing q_ring, grad_o_ring;
     DsRing ds_ring;
     ptx::u64 ds_stored[bwd_ds_stages];
     tile::Ring<2> signalled_ring, item_adds_issued;  // deterministic only

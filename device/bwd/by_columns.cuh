@@ -15,7 +15,7 @@
 // Overlap   GradV runs ahead, and grad_q is multiplied one iteration late, as in by_keys.cuh. While a consumer waits
 //           for the other CTA's half, the other consumer multiplies.
 // Launches  as backward.cuh
-// Barriers  item_ring, fetch_now, number_full, k_ring, v_ring, q_ring, do_ring, item_adds_issued,
+// Barriers  item_ring, fetch_now, number_full, k_ring, v_ring, q_ring, grad_o_ring, item_adds_issued,
 //           signalled_ring  as by_keys.cuh
 //           ds_ring         full: GradK's dS is in place, one arrival behind the fences of its warps; empty: one per
 //                           warp of both consumers, after its shares of grad_q have retired. The DqOrderWaiter as in
@@ -54,7 +54,7 @@ struct ByColumns : TwoCtas<V> {
 
   using Base = TwoCtas<V>;
   using Base::warps;
-  using typename Base::DoRing, typename Base::DoTile, typename Base::DsRing, typename Base::DsTile,
+  using typename Base::GradORing, typename Base::GradOTile, typename Base::DsRing, typename Base::DsTile,
       typename Base::ItemRing, typename Base::KTile, typename Base::KvRing, typename Base::QRing,
       typename Base::QTile, typename Base::Scores, typename Base::VTile;
   // With 40 and 232 at head dim 384 producers do not spill, and it was 0.97 of the speed.
@@ -64,7 +64,7 @@ struct ByColumns : TwoCtas<V> {
     KTile k[1];  // arrays, for the Dispatcher loads into stages
     VTile v[1];
     QTile q[V.tiles.stages];
-    DoTile grad_o[bwd_do_stages(V)];
+    GradOTile grad_o[bwd_grad_o_stages(V)];
     DsTile ds[bwd_ds_stages];
     InRegisterOrder<Scores> s, dp;  // the peer's halves; the weights in the place of s
     RowsOfQIteration<V.tiles.q> rows[V.tiles.stages];
@@ -73,7 +73,7 @@ struct ByColumns : TwoCtas<V> {
     ItemRing item_ring;
     KvRing k_ring, v_ring;
     QRing q_ring;
-    DoRing do_ring;
+    GradORing grad_o_ring;
     DsRing ds_ring;
     ptx::u64 s_full, dp_full, weights_full, peer_empty;
     tile::Ring<2> signalled_ring, item_adds_issued;  // deterministic only

@@ -20,7 +20,7 @@
 //           Neither shares a product with the other, so one's products run under the other's arithmetic. Both multiply
 //           grad_q one iteration late, when dS of both CTAs is there without waiting.
 // Launches  as backward.cuh
-// Barriers  item_ring, fetch_now, k_ring, v_ring, q_ring, do_ring as backward.cuh; fetch_now is the first CTA's and
+// Barriers  item_ring, fetch_now, k_ring, v_ring, q_ring, grad_o_ring as backward.cuh; fetch_now is the first CTA's and
 //           counts the QLoaders of both. GradV and GradK both release Q at the end of their iteration, after they have
 //           issued the adds to grad_q of the iteration before: in deterministic variants the DqOrderSignaller takes
 //           that release as the sign that these adds are issued, so an earlier release of Q would break the order.
@@ -37,9 +37,10 @@
 //                           stage, so this CTA may copy its dS there
 //           GradV waits for loads, for an empty stage and for dS of the iteration before. GradK waits for loads, for
 //           weights of this iteration, for the peer to have read its weights of this iteration, and for dS of the
-//           iteration before. Before GradK of iteration t releases the peer's stage or copies its dS, it has waited for
-//           only two things of the other CTA: its dS of t - 1, and that dS of t - 2 has arrived there. So the waits
-//           form no cycle.
+//           iteration before. In iteration t, before GradK lets the peer copy (release_peer), only one thing of the
+//           other CTA is waited for: that this CTA's dS of t - 2 has come to it. Before GradK makes its own copy, it
+//           waits for two more: the other CTA's dS of t - 1, and that GradK there has let it copy. So the waits form
+//           no cycle.
 //           Named barrier 1: GradK's warps, before they store dS over the weights and before dS is copied.
 // Shared    k | k of the peer's keys | v | q[stages] | grad_o[stages; 3 of half the columns with two slices] | ds[2] |
 //           lse, delta[stages] | q_iterations[stages] | items[2] | rings
@@ -70,7 +71,7 @@ struct ByKeys : TwoCtas<V> {
 
   using Base = TwoCtas<V>;
   using Base::keys, Base::warps;
-  using typename Base::DoRing, typename Base::DoTile, typename Base::DsRing, typename Base::DsTile,
+  using typename Base::GradORing, typename Base::GradOTile, typename Base::DsRing, typename Base::DsTile,
       typename Base::ItemRing, typename Base::KTile, typename Base::KvRing, typename Base::QRing,
       typename Base::QTile, typename Base::Scores, typename Base::VTile;
   using PeerKTile = tile::SharedTile<keys, bwd_consumers * atom_columns>;  // a swizzle atom for each share of grad_q
@@ -99,7 +100,7 @@ struct ByKeys : TwoCtas<V> {
     PeerKTile peer_k[1];
     VTile v[1];
     QTile q[V.tiles.stages];
-    DoTile grad_o[bwd_do_stages(V)];
+    GradOTile grad_o[bwd_grad_o_stages(V)];
     Ds ds[bwd_ds_stages];
     RowsOfQIteration<V.tiles.q> rows[V.tiles.stages];
     QIterationOf<V> q_iterations[V.tiles.stages];
@@ -107,7 +108,7 @@ struct ByKeys : TwoCtas<V> {
     ItemRing item_ring;
     KvRing k_ring, v_ring;
     QRing q_ring;
-    DoRing do_ring;
+    GradORing grad_o_ring;
     DsRing ds_ring;
     ptx::u64 weights_full[bwd_ds_stages];
     ptx::u64 peer_empty[bwd_ds_stages];

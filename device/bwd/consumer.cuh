@@ -133,8 +133,8 @@ struct Consumer {
     store_ds(ds);
     if constexpr (!First) multiply_dq(dq, now - 1);
     publish_ds();
-    q.wait(smem.do_ring);
-    q.release(smem.do_ring);
+    q.wait(smem.grad_o_ring);
+    q.release(smem.grad_o_ring);
     if constexpr (!First) {
       ptx::wgmma_wait<0>();
       smem.ds_ring.release(now - 1);
@@ -155,7 +155,7 @@ struct Consumer {
     if constexpr (!asks_ahead) q.wait(smem.q_ring);
     const typename Kernel::LseValues lse(smem.rows[stage].lse());
     tile::mma_abt<T>(s, k(), number * m_tile_rows, smem.q[stage]);  // S^T
-    q.wait(smem.do_ring);
+    q.wait(smem.grad_o_ring);
     tile::mma_abt<T>(dp, v(), number * m_tile_rows, smem.grad_o[stage]);  // dP^T
     // Here what it reads comes while S is computed; before the products are issued there is no register for it.
     const ScoreMod<V> score_mod = key_mask().score_mod(key(), smem.q_iterations[stage]);
@@ -176,7 +176,7 @@ struct Consumer {
     tile::mma_ab_add<T>(dk, ds, smem.q[stage]);
     publish_ds();
     ptx::wgmma_wait<1>();  // grad_v and grad_q are ready, grad_k in flight
-    q.release(smem.do_ring);
+    q.release(smem.grad_o_ring);
     if constexpr (!First) smem.ds_ring.release(now - 1);
     if constexpr (asks_ahead) await_next_q();
     if constexpr (!First) add_dq(dq);

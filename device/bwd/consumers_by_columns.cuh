@@ -45,7 +45,7 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
     const ptx::u32 to = ptx::smem_addr_at(&theirs.x[0][thread], Kernel::peer()),
                    bar = ptx::smem_addr_at(here, Kernel::peer());
 #pragma unroll
-    for (int i = 0; i < theirs.groups; ++i)
+    for (int i = 0; i < theirs.octets; ++i)
       ptx::st_async_v4_f32(to + i * sizeof theirs.x[0], bar, half.x[4 * i], half.x[4 * i + 1], half.x[4 * i + 2],
                            half.x[4 * i + 3]);
     if (thread == 0) ptx::mbarrier_arrive_expect_tx(here, sizeof theirs);
@@ -119,19 +119,19 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
       Weigh<V, false>{params, score_mod}.template run<T>(s, p, lse);
     hand_over(s);
 #pragma unroll
-    for (int i = 0; i < slices; ++i) tile::mma_ab_add<T>(dv[i], p, this->slice_of_do(i));
+    for (int i = 0; i < slices; ++i) tile::mma_ab_add<T>(dv[i], p, this->slice_of_grad_o(i));
     if constexpr (!First) {
       tile::Accum<atom.count> dq;
       smem.ds_ring.wait(now - 1);
       this->template multiply_dq<atom>(dq);
       ptx::wgmma_wait<1>();  // grad_v has read grad_o, grad_q is in flight
-      this->give_back_do();
+      this->give_back_grad_o();
       ptx::wgmma_wait<0>();
       this->template add_dq<atom>(dq);
       this->add_others();
     } else {
       ptx::wgmma_wait<0>();
-      this->give_back_do();
+      this->give_back_grad_o();
     }
     dq_sum.remember(smem.q_iterations[stage]);
     __syncwarp();
@@ -168,7 +168,7 @@ struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
     const EarlyRowValues<bwd_rows_float4_interleaved(V)> delta(smem.rows[stage].delta());
     this->multiply_dp(dp);
     ptx::wgmma_wait<0>();
-    this->give_back_do();
+    this->give_back_grad_o();
     this->complete(dp, smem.dp, &smem.dp_full);
     take(weights);
     to_ds(weights, dp, delta);

@@ -85,18 +85,18 @@ struct GradVByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_v, 0> {
       Weigh<V, false>{params, score_mod}.template run<T>(s, p, lse);
     hand_over(s);
 #pragma unroll
-    for (int i = 0; i < slices; ++i) tile::mma_ab_add<T>(dv[i], p, this->slice_of_do(i));
+    for (int i = 0; i < slices; ++i) tile::mma_ab_add<T>(dv[i], p, this->slice_of_grad_o(i));
     if constexpr (!First) {
       typename decltype(dq_sum)::Accum dq;
       this->multiply_dq(dq);
       ptx::wgmma_wait<2>();  // grad_v has read grad_o, grad_q is in flight
-      this->give_back_do();
+      this->give_back_grad_o();
       ptx::wgmma_wait<0>();
       smem.ds_ring.release(now - 1);
       dq_sum.add(dq, dq_sum.offset());
     } else {
       ptx::wgmma_wait<0>();
-      this->give_back_do();
+      this->give_back_grad_o();
     }
     dq_sum.remember(smem.q_iterations[stage]);
     __syncwarp();
@@ -136,7 +136,7 @@ struct GradKByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_k, 1> {
     this->multiply_dp(dp);
     take(weights);
     ptx::wgmma_wait<0>();
-    this->give_back_do();
+    this->give_back_grad_o();
     to_ds(weights, dp, delta);
     tile::round_to<T>(ds, weights);
     tile::store_transposed(smem.ds[smem.ds_ring.stage(now)].mine, 0, 0, ds);

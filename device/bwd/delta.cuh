@@ -35,7 +35,8 @@
 
 namespace froghopper::bwd {
 
-// Beyond this, in powers of two, the rounding of lse shows in weights: half of its last place is 2^-12 of a weight.
+// A row is large if its lse, in powers of two, is beyond this: there the rounding of lse shows in weights, and half of
+// its last place is 2^-12 of a weight. What is done then: Weigh.
 constexpr float large_lse = 4096.f;
 
 template <DeltaVariant V>

@@ -15,15 +15,16 @@
 
 namespace froghopper::bwd {
 
-// [group of 4 accumulators, 8 columns][thread][4]
-constexpr int dq_group_stride = 4 * warpgroup;
+// [octet][thread][4]
+constexpr int dq_octet_stride = 4 * warpgroup;
 
 // With 64 rows and head dims up to 128 grad_q of a q tile is computed transposed, dQ^T = K^T dS^T, so that the 64 rows
 // of a wgmma are 64 columns of it, and each of the two consumers has a piece. A thread's 4 floats are, of rows r and
 // columns c,
-//   transposed       (r, c), (r + 1, c), (r, c + 8), (r + 1, c + 8);   c: its warp x 16 + its lane / 4
-//   not transposed   (r, c), (r, c + 1), (r + 8, c), (r + 8, c + 1);   r: its warp x 16 + its lane / 4
-// and the other one of r and c is its group x 8 + its lane % 4 x 2.
+//   transposed       (r, c), (r + 1, c), (r, c + 8), (r + 1, c + 8)
+//                    r = octet x 8 + lane % 4 x 2, c = warp x 16 + lane / 4
+//   not transposed   (r, c), (r, c + 1), (r + 8, c), (r + 8, c + 1)
+//                    r = warp x 16 + lane / 4, c = octet x 8 + lane % 4 x 2
 constexpr bool dq_transposed(int tile_q, int dim_qk) { return tile_q == m_tile_rows && dim_qk <= 128; }
 
 // The tile of grad_q, in the workspace, of one q tile and head.
@@ -44,25 +45,25 @@ struct DqSum {
 
   __device__ __forceinline__ void remember(const QIteration& q_iteration) { tile = q_iteration.dq_tile; }
 
-  // Of a group of 4 accumulators, this thread's offset.
+  // This thread's offset in an octet.
   static __device__ __forceinline__ ptx::u32 offset() { return ptx::thread_here() % warpgroup * 4; }
 
   __device__ __forceinline__ void add(const Accum& dq, ptx::u32 offset) const {
     const bool first = V.deterministic && tile < 0;  // marked_tile()
     float* to = params.dq_sum + static_cast<long long>(first ? ~tile : tile) * floats +
-                first_column<Columns>() / 8 * dq_group_stride + offset;
+                first_column<Columns>() / 8 * dq_octet_stride + offset;
     if (first)
-      each_group(dq, to, [](auto... args) { ptx::st_v4_f32(args...); });
+      each_octet(dq, to, [](auto... args) { ptx::st_v4_f32(args...); });
     else
-      each_group(dq, to, [](auto... args) { ptx::red_add_v4_f32(args...); });
+      each_octet(dq, to, [](auto... args) { ptx::red_add_v4_f32(args...); });
   }
 
  private:
   template <class Put>
-  static __device__ __forceinline__ void each_group(const Accum& dq, float* to, Put put) {
+  static __device__ __forceinline__ void each_octet(const Accum& dq, float* to, Put put) {
 #pragma unroll
     for (int i = 0; i < Columns.count / 8; ++i)
-      put(to + i * dq_group_stride, dq.x[4 * i], dq.x[4 * i + 1], dq.x[4 * i + 2], dq.x[4 * i + 3]);
+      put(to + i * dq_octet_stride, dq.x[4 * i], dq.x[4 * i + 1], dq.x[4 * i + 2], dq.x[4 * i + 3]);
   }
 };
 

@@ -54,8 +54,9 @@ struct Dispatcher {
     }
     if (first_lane()) {
       publish(item);
-      // Every item fetched a ticket for the next one; in deterministic variants every CTA, or cluster, fetched one more
-      // for its first item, and numbers begin at 0. Either way this is the number of the last ticket.
+      // The number of the last ticket. Every item fetched one: items tickets, whose numbers begin at clusters. In
+      // deterministic variants every cluster (of one CTA or two) fetched one more, for its first item: items + clusters
+      // tickets, whose numbers begin at 0.
       if (fetches() && number == schedule.items() + clusters() - 1) tickets.forget();
     }
   }
@@ -161,7 +162,7 @@ struct GradOLoader {
 
   const BwdParams& params;
   typename Kernel::Smem& smem;
-  typename Kernel::DoStage at;
+  typename Kernel::GradOStage at;
 
   __device__ void run() {
     each_q_iteration<Kernel>(
@@ -172,10 +173,10 @@ struct GradOLoader {
   __device__ void load(const WorkItem& item, int head, int q_tile) {
     constexpr int columns = bwd_dims_of_cta(V).v;
     const auto rows = rows_of_q<Kernel>(params, item, head, params.grad_o_granules);
-    for (int slice = 0; slice < bwd_do_slices(V); ++slice) {
-      ptx::u64* full = at.begin_fill(smem.do_ring, Kernel::DoTile::bytes);
+    for (int slice = 0; slice < bwd_grad_o_slices(V); ++slice) {
+      ptx::u64* full = at.begin_fill(smem.grad_o_ring, Kernel::GradOTile::bytes);
       rows.load(smem.grad_o[at.stage], params.grad_o, full, q_tile * V.tiles.q,
-                column_of_cta<V>(columns) + slice * (columns / bwd_do_slices(V)));
+                column_of_cta<V>(columns) + slice * (columns / bwd_grad_o_slices(V)));
       at.advance();
     }
   }
@@ -292,7 +293,7 @@ struct DqOrderSignaller {
         smem, params.heads_per_kv,
         [&](const WorkItem& item, int head, int q_tile, int left) {
           if (left > 1)
-            // Q of the next iteration is given back
+            // Q of the next iteration is given back: a producer waits for that before it fills n + 1 + stages.
             smem.q_ring.wait_room(q_iteration_number + 1 + Kernel::variant.tiles.stages);
           else
             smem.item_adds_issued.wait(q_loops++);
@@ -310,8 +311,8 @@ __device__ __forceinline__ void init_rings(typename Kernel::Smem& smem, int cons
   smem.k_ring.init(consumer_warps);
   smem.v_ring.init(consumer_warps);
   smem.q_ring.init(consumer_warps);
-  smem.do_ring.init(consumer_warps);
-  smem.signalled_ring.init(/*consumer_warps=*/1);
+  smem.grad_o_ring.init(consumer_warps);
+  smem.signalled_ring.init(/*arrivals_on_empty=*/1);
   smem.item_adds_issued.init(1, consumer_warps);
   ptx::mbarrier_init(&smem.fetch_now, Kernel::ctas);
 }

@@ -23,26 +23,26 @@ namespace froghopper::bwd {
 // number reads.
 template <class Scores>
 struct InRegisterOrder {
-  static constexpr int groups = sizeof(Scores) / sizeof(float4);  // of 4 accumulators
-  float4 x[groups][warpgroup];
+  static constexpr int octets = sizeof(Scores) / sizeof(float4);
+  float4 x[octets][warpgroup];
 
   static __device__ __forceinline__ ptx::u32 thread() { return threadIdx.x % warpgroup; }
   __device__ __forceinline__ void put(const Scores& s) {
 #pragma unroll
-    for (int i = 0; i < groups; ++i) x[i][thread()] = {s.x[4 * i], s.x[4 * i + 1], s.x[4 * i + 2], s.x[4 * i + 3]};
+    for (int i = 0; i < octets; ++i) x[i][thread()] = {s.x[4 * i], s.x[4 * i + 1], s.x[4 * i + 2], s.x[4 * i + 3]};
   }
   __device__ __forceinline__ void take(Scores& s) const {
 #pragma unroll
-    for (int i = 0; i < groups; ++i) {
-      const float4 group = x[i][thread()];
-      s.x[4 * i] = group.x, s.x[4 * i + 1] = group.y, s.x[4 * i + 2] = group.z, s.x[4 * i + 3] = group.w;
+    for (int i = 0; i < octets; ++i) {
+      const float4 octet = x[i][thread()];
+      s.x[4 * i] = octet.x, s.x[4 * i + 1] = octet.y, s.x[4 * i + 2] = octet.z, s.x[4 * i + 3] = octet.w;
     }
   }
   __device__ __forceinline__ void add_to(Scores& s) const {
 #pragma unroll
-    for (int i = 0; i < groups; ++i) {
-      const float4 group = x[i][thread()];
-      s.x[4 * i] += group.x, s.x[4 * i + 1] += group.y, s.x[4 * i + 2] += group.z, s.x[4 * i + 3] += group.w;
+    for (int i = 0; i < octets; ++i) {
+      const float4 octet = x[i][thread()];
+      s.x[4 * i] += octet.x, s.x[4 * i + 1] += octet.y, s.x[4 * i + 2] += octet.z, s.x[4 * i + 3] += octet.w;
     }
   }
 };
@@ -59,7 +59,7 @@ struct ConsumerOfTwoCtas {
   ptx::u32 now = 0;      // iterations so far: gives those of the dS ring
   ptx::u32 q_loops = 0;  // deterministic only: items with iterations so far
   typename Kernel::QStage q;
-  typename Kernel::DoStage grad_o;
+  typename Kernel::GradOStage grad_o;
 
   __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
   __device__ int first_key() const { return Kernel::first_key(item()); }
@@ -67,25 +67,25 @@ struct ConsumerOfTwoCtas {
   __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
 
   // Slice i of this iteration's grad_o, when it is there.
-  __device__ __forceinline__ typename Kernel::DoTile& slice_of_do(int i) {
-    typename Kernel::DoStage at = grad_o;
+  __device__ __forceinline__ typename Kernel::GradOTile& slice_of_grad_o(int i) {
+    typename Kernel::GradOStage at = grad_o;
     if (i > 0) at.advance();
-    at.wait(smem.do_ring);
+    at.wait(smem.grad_o_ring);
     return smem.grad_o[at.stage];
   }
 
   // dP^T of this iteration.
   __device__ __forceinline__ void multiply_dp(typename Kernel::Scores& dp) {
     using T = typename Kernel::T;
-    tile::mma_abt<T>(dp, smem.v[0], 0, slice_of_do(0));
-    if constexpr (Kernel::slices == 2) tile::mma_abt<T, /*Slice=*/1>(dp, smem.v[0], 0, slice_of_do(1));
+    tile::mma_abt<T>(dp, smem.v[0], 0, slice_of_grad_o(0));
+    if constexpr (Kernel::slices == 2) tile::mma_abt<T, /*Slice=*/1>(dp, smem.v[0], 0, slice_of_grad_o(1));
   }
 
   // All slices of this iteration's grad_o have been read.
-  __device__ __forceinline__ void give_back_do() {
+  __device__ __forceinline__ void give_back_grad_o() {
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < Kernel::slices; ++i) grad_o.release_and_advance(smem.do_ring);
+    for (int i = 0; i < Kernel::slices; ++i) grad_o.release_and_advance(smem.grad_o_ring);
   }
 
   __device__ __forceinline__ void give_back_item() {
@@ -182,7 +182,7 @@ struct ItemsOfGradK : QIterations {
     do {
       for (int q_iterations = q_loop.masked + q_loop.clear; q_iterations > 0; --q_iterations)
         this->template q_iteration</*First=*/false>(dk);
-      q_loop.clear = 0;
+      q_loop.clear = 0;  // next() sets masked
     } while (q_loop.next());
     this->last_dq();
   }

@@ -10,8 +10,9 @@ namespace froghopper::bwd {
 // a causal mask the CTAs of one pair have unequal numbers of iterations and drift apart through the heads, so that Q,
 // grad_o and grad_q of all heads are in use at once and do not stay in L2. The others take all heads of one q tile,
 // then those of the next tile, so that the CTAs of a pair meet at the same rows: from the last tile to the first where
-// the CTAs start together, from the first to the last where they start one after the other (docs/8-backward.md).
-enum class Traversal { by_heads, last_first, first_last };
+// the CTAs start together (rows falling), from the first to the last where they start one after the other (rows rising;
+// docs/8-backward.md). The order of the kv tiles of a pair is another thing: WorkItem::keys_falling.
+enum class Traversal { by_heads, rows_falling, rows_rising };
 
 // The q tiles [begin, end), once for each query head.
 struct QTileSequence {
@@ -31,9 +32,9 @@ struct QTileSequence {
       for (int head = first_head; head < end_head; ++head)
         for (int i = 0; i < tiles; ++i) visited(head, begin + i);
     } else {
-      const bool last_first = traversal == Traversal::last_first;
+      const bool rows_falling = traversal == Traversal::rows_falling;
       for (int i = 0; i < tiles; ++i)
-        for (int head = first_head; head < end_head; ++head) visited(head, last_first ? end - 1 - i : begin + i);
+        for (int head = first_head; head < end_head; ++head) visited(head, rows_falling ? end - 1 - i : begin + i);
     }
   }
 };

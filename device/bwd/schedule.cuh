@@ -22,7 +22,7 @@ namespace froghopper::bwd {
 struct alignas(16) WorkItem {
   int kv_tile, head_kv, sequence;  // kv_tile is negative: no item is left
   QTileSequence q;                 // none where no row attends to the keys
-  bool last_key_first;             // deterministic only: its pair's kv tiles come in descending key order
+  bool keys_falling;               // deterministic only: its pair's kv tiles come in descending key order
   attn::Lengths lengths;           // of the sequence
 
   __device__ bool is_end() const { return kv_tile < 0; }
@@ -104,10 +104,10 @@ struct KeyMask : MaskRule<V.mask> {
 // an iteration; or, where they begin one after the other, with the first rows. Items that come from the lightest on
 // begin with the first row that attends to their keys, and meet it in the other order.
 template <BwdVariant V>
-__device__ Traversal traversal_of(const BwdParams& params, int pair, bool last_key_first) {
-  if (last_key_first) return Traversal::first_last;
-  if (params.same_traversal == 0) return V.deterministic ? Traversal::last_first : Traversal::by_heads;
-  return pair / params.same_traversal % 2 == 0 ? Traversal::last_first : Traversal::first_last;
+__device__ Traversal traversal_of(const BwdParams& params, int pair, bool keys_falling) {
+  if (keys_falling) return Traversal::rows_rising;
+  if (params.same_traversal == 0) return V.deterministic ? Traversal::rows_falling : Traversal::by_heads;
+  return pair / params.same_traversal % 2 == 0 ? Traversal::rows_falling : Traversal::rows_rising;
 }
 
 template <BwdVariant V>
@@ -120,31 +120,31 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
                                 ? first_tile_of_packed(lengths.q_first, sequence, V.tiles.q)
                                 : sequence * params.q_tiles.tiles_of_sequence;
   const int pair = sequence * params.heads_kv + head_kv;
-  const bool last_key_first = V.deterministic && V.mask == Mask::causal && pair < params.light_first;
-  const Traversal traversal = traversal_of<V>(params, pair, last_key_first);
+  const bool keys_falling = V.deterministic && V.mask == Mask::causal && pair < params.pairs_light_first;
+  const Traversal traversal = traversal_of<V>(params, pair, keys_falling);
   const auto spans_of = [&](int m_tile) -> Spans<int> {
     const Spans<int> spans =
         key_mask.spans(first_key + m_tile * m_tile_rows, m_tile_rows, tiles, lengths.seq_q, V.tiles.q);
-    if (traversal == Traversal::last_first) return {spans.masked_last, spans.clear, spans.masked};
+    if (traversal == Traversal::rows_falling) return {spans.masked_last, spans.clear, spans.masked};
     return spans;
   };
   return {.kv_tile = kv_tile,
           .head_kv = head_kv,
           .sequence = sequence,
           .q = {tiles.begin, tiles.end, first_dq_tile, {spans_of(0), spans_of(1)}, traversal},
-          .last_key_first = last_key_first,
+          .keys_falling = keys_falling,
           .lengths = lengths};
 }
 
 // Where CTAs add to grad_q in order, it is the order in which items come. The rank of the item's kv tile is how many kv
-// tiles add to the q tile before it. (Sequences have ranks too, contract/order.h: those are others.)
+// tiles add to the q tile before it.
 template <BwdVariant V>
 __device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q_tile) {
-  const bool last_key_first = V.mask == Mask::causal && item.last_key_first;
-  if (!bounded_below(V.mask) && !last_key_first) return item.kv_tile;
+  const bool keys_falling = V.mask == Mask::causal && item.keys_falling;
+  if (!bounded_below(V.mask) && !keys_falling) return item.kv_tile;
   const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.lengths.seq_q) - 1;
   const TileSequence<int> tiles = KeyMask<V>(params, item.lengths).tiles(first_row, last_row, V.tiles.kv);
-  return last_key_first ? tiles.end - 1 - item.kv_tile : item.kv_tile - tiles.begin;
+  return keys_falling ? tiles.end - 1 - item.kv_tile : item.kv_tile - tiles.begin;
 }
 
 template <BwdVariant V>
@@ -153,7 +153,7 @@ struct UniformSchedule {
 
   __device__ WorkItem find(int number) {
     if (number >= params.order.items) return {.kv_tile = -1};
-    const Item item = item_in_dq_order(params.order, number, V.deterministic ? params.light_first : 0);
+    const ItemOfPair item = item_in_dq_order(params.order, number, V.deterministic ? params.pairs_light_first : 0);
     return describe<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.of_pair,
                        {0, params.seq_q, 0, params.seq_kv});
   }
@@ -179,7 +179,7 @@ struct RaggedSchedule {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {.kv_tile = -1};
     const int last = (found.lengths.seq_kv + V.tiles.kv - 1) / V.tiles.kv - 1;
-    return describe<V>(params, found.sequence, found.head, last - found.number, found.lengths);
+    return describe<V>(params, found.sequence, found.head, last - found.of_pair, found.lengths);
   }
   // Valid once find() has found none.
   __device__ int items() const { return sequences.items(); }

@@ -18,11 +18,11 @@ template <BwdVariant V>
 struct TwoCtas {
   static constexpr int ctas = bwd_ctas(V), keys = bwd_keys_of_cta(V);
   static constexpr Dims columns = bwd_dims_of_cta(V);
-  static constexpr int slices = bwd_do_slices(V), slice_columns = columns.v / slices;  // of grad_o and grad_v
+  static constexpr int slices = bwd_grad_o_slices(V), slice_columns = columns.v / slices;  // of grad_o and grad_v
 
   using T = typename attn::Element<V.dtype>::type;
   using QTile = tile::SharedTile<V.tiles.q, columns.qk>;
-  using DoTile = tile::SharedTile<V.tiles.q, slice_columns>;
+  using GradOTile = tile::SharedTile<V.tiles.q, slice_columns>;
   using KTile = tile::SharedTile<keys, columns.qk>;
   using VTile = tile::SharedTile<keys, columns.v>;
   using DsTile = tile::SharedTile<V.tiles.q, keys>;  // dS, not transposed
@@ -41,8 +41,8 @@ struct TwoCtas {
   using KvStage = tile::Cursor<1, sleeps>;
   using QRing = tile::Ring<V.tiles.stages>;
   using QStage = tile::Cursor<V.tiles.stages, sleeps>;
-  using DoRing = tile::Ring<bwd_do_stages(V)>;
-  using DoStage = tile::Cursor<bwd_do_stages(V), sleeps>;
+  using GradORing = tile::Ring<bwd_grad_o_stages(V)>;
+  using GradOStage = tile::Cursor<bwd_grad_o_stages(V), sleeps>;
   using DsRing = tile::Ring<bwd_ds_stages>;
 };
 

@@ -57,11 +57,10 @@ struct EarlyRowValues<true> {
 
 // s becomes the weights, p the weights rounded to T, for as many columns of queries as s has.
 //
-// weight = 2^(scaled score - lse). A row is large (|lse| > large_lse, delta.cuh) where the last place of lse is so
-// large that the weight of the largest key visibly differs from what it should be. There an exponent of at most 2^-20
-// |lse| in magnitude, which is within the rounding of score and lse, is taken as 0: such keys cannot be told from the
-// largest one. An exponent above 0 is taken as 0 too. Only iterations with a mask have this test, and where some row is
-// large all iterations are masked (QLoop).
+// weight = 2^(scaled score - lse). In a large row (large_lse, delta.cuh) the weight of the largest key would visibly
+// differ from what it should be. There an exponent of at most 2^-20 |lse| in magnitude, which is within the rounding of
+// score and lse, is taken as 0: such keys cannot be told from the largest one. An exponent above 0 is taken as 0 too.
+// Only iterations with a mask have this test, and where some row is large all iterations are masked (QLoop).
 //
 // Where the score modification has a gradient of its own, s becomes weight x gradient, which dS needs; p stays the
 // weights.
@@ -91,7 +90,7 @@ struct Weigh {
       float w[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) w[j] = weight<Large>(s.x[i + j], lse.of(i + j), i + j);
-      tile::round_group<T>(p, i / 4, w);
+      tile::round_octet<T>(p, i / 4, w);
 #pragma unroll
       for (int j = 0; j < 4; ++j) s.x[i + j] = w[j] * score_mod.gradient(s.x[i + j]);
     }

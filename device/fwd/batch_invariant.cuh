@@ -30,7 +30,7 @@ namespace froghopper::fwd {
 template <FwdVariant V>
 struct PartsSoFar {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr int groups = WorkspaceO<V>::groups;
+  static constexpr int octets = WorkspaceO<V>::octets;
 
   const FwdParams& params;
   int consumer;
@@ -48,7 +48,7 @@ struct PartsSoFar {
     const attn::LseMerge top = attn::merge({old.x, old.y}, rows.top, params.scale_log2);
     const attn::LseMerge bottom = attn::merge({old.z, old.w}, rows.bottom, params.scale_log2);
 #pragma unroll
-    for (int i = 0; i < groups; i += Together) {
+    for (int i = 0; i < octets; i += Together) {
       ptx::keep_order();
       add<Together>(o, i, sums, top, bottom);
     }
@@ -58,7 +58,7 @@ struct PartsSoFar {
     float4* const sums = address();
     *sums = float4{rows.top.row_max, rows.top.sum, rows.bottom.row_max, rows.bottom.sum};
 #pragma unroll
-    for (int i = 0; i < groups; ++i)
+    for (int i = 0; i < octets; ++i)
       sums[(WorkspaceO<V>::headers + i) * warpgroup] =
           float4{o.x[4 * i], o.x[4 * i + 1], o.x[4 * i + 2], o.x[4 * i + 3]};
   }
@@ -83,14 +83,14 @@ template <FwdVariant V>
 struct BatchInvariantEpilogue {
   const FwdParams& params;
   const WorkItem& item;
-  int number, half;  // of the M tile; of O's columns, as of FinalEpilogue. Their sum is the Consumer's number
+  int in_q_tile, half;  // as MTile has it; of O's columns, as of FinalEpilogue. Their sum is the Consumer's number
 
   template <class Softmax, class Output>
   __device__ __forceinline__ void run(const Softmax& softmax, float sink, Output& o) const {
-    const MTile<V> m_tile{params, item, number};
+    const MTile<V> m_tile{params, item, in_q_tile};
     typename PartsSoFar<V>::PartPair rows{softmax.part_top(), softmax.part_bottom()};
     const bool first = batch_invariant_part_at(item.kv.last()) == batch_invariant_part_at(m_tile.first_tile());
-    PartsSoFar<V>{params, number + half}.template merge<4>(first, rows, o);
+    PartsSoFar<V>{params, in_q_tile + half}.template merge<4>(first, rows, o);
     FinalEpilogue<V>{params, item, m_tile.rows().top, m_tile.seq_q(), half}.run(
         attn::finish_part(rows.top, params.scale_log2, sink), attn::finish_part(rows.bottom, params.scale_log2, sink),
         o);

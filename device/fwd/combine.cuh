@@ -7,13 +7,14 @@
 //           does not end.
 // Roles     all warps alike. A lane has columns of a row, dealt to the lanes in blocks of 2, 4 or 8; its parts' columns
 //           are in registers, V.parts of them at a time
-// Order     parts are summed in the order of their numbers, so the bits do not depend on which came first: with
-//           ascending keys, and with even splits with descending ones. Batch-invariant variants merge them in
-//           descending key order, as device/fwd/batch_invariant.cuh does.
+// Order     parts are summed in the order of their numbers, so the bits do not depend on which came first. Of fixed
+//           parts, number 0 has the lowest keys; of an even split, the highest. Batch-invariant variants have fixed
+//           parts and merge them from the highest number down, as device/fwd/batch_invariant.cuh does.
 // Barriers  none: lanes of a row exchange values by shuffles
 // Shared    nothing
 // Overlap   it may start while the forward kernel runs: which sequence a row belongs to, and how many parts it has, is
-//           found out before the wait, except for even splits
+//           found out before the wait, except for even splits. (The forward kernel lets this one start after it has
+//           itself waited for the kernels before, so the lengths are there.)
 // Exactness as OnlineSoftmax::exact_step: row maxima are subtracted from each other, not logarithms of sums, and
 //           those of large rows before they are scaled
 #pragma once
@@ -62,7 +63,7 @@ struct Combine {
 
     __device__ long long operator()(int part) const {
       if constexpr (V.even)
-        return slot_of_part_from(cta, part, split.even.classes) * static_cast<long long>(m_tile_rows) + row;
+        return place_of_part_from(cta, part, split.even.classes) * static_cast<long long>(m_tile_rows) + row;
       return row + part * split.row_heads;
     }
   };

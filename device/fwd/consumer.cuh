@@ -65,8 +65,8 @@ struct Consumer {
   const FwdParams& params;
   typename Kernel::Smem& smem;
   // The number of its M tile in the q tile of the item whose softmax or epilogue runs. The next item is taken, and its
-  // first S issued, while that of the item before is still here: both use next_m_tile(). It begins as the Consumer's
-  // number, as if there had been an item before the first.
+  // first S issued, while that of the item before is still here: both use next_m_tile(). Before the first item it is
+  // the Consumer's number, so where Consumers swap M tiles they do so for the first item already.
   int m_tile;
   int half;  // of O's columns, where two Consumers share an M tile
   typename Kernel::ItemStage items;
@@ -173,7 +173,7 @@ struct Consumer {
   // rounded, because the factors of the tile's rows lie in the same stage.
   // No deadlock: iterations count up, and iteration t needs K(t) and V(t - 1). A warp that enters iteration t has
   // released K(t - 1), V(t - 2) and everything before. So with rings of two stages there is always room for K(t) and
-  // V(t - 1), even for the slowest warp.
+  // V(t - 1), even for the slowest warp. Between two items: MTile::first_tile().
   template <bool Boundary>
   __device__ __forceinline__ void kv_iteration(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
                                                Weights& p, Output& o) {
@@ -300,7 +300,7 @@ struct Consumer {
     scales.begin(params, item, next.first_tile());
     mma.skip_k(next.skipped());
     q.take();
-    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), m_tile, half);
+    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), next_m_tile(), half);
     return item;
   }
   // The item that is finished, read from shared memory again, so that what only the epilogue needs spends no registers

@@ -37,8 +37,8 @@ struct ConsumerMma {
 
   // S of a tile, issued. m_tile: number of the M tile in q. read_scales() comes before the product: a load behind
   // products waits until they have read their operands.
-  // immediate_pv: K of this tile has been there for long, so waiting for it before the slot costs no other Consumer
-  // its slot. Elsewhere K is awaited within the slot; why nothing hangs then: mma_order.cuh.
+  // immediate_pv: K of this tile came long ago, so it is awaited before the turn is taken. Elsewhere K is awaited
+  // within the turn; why nothing hangs then: mma_order.cuh.
   template <class ReadScales>
   __device__ __forceinline__ void qk(Scores& s, QTile& q, int m_tile, const ReadScales& read_scales) {
     if (Kernel::immediate_pv) k.wait(smem.k_ring);
@@ -51,7 +51,7 @@ struct ConsumerMma {
   }
   // Once, before the first product: lets the first Consumer issue.
   __device__ __forceinline__ void begin() const { order.begin(); }
-  // Passes the slot to the next Consumer. Called when S has completed; between two items, when the last P V of the
+  // Passes the turn to the next Consumer. Called when S has completed; between two items, when the last P V of the
   // finished item has completed and S of the next item is issued.
   __device__ __forceinline__ void pass_order() const { order.pass(); }
   // S once more, of the tile whose K is still held.

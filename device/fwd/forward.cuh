@@ -22,42 +22,41 @@
 //           Variants with FP8 MMAs have an Fp8Loader and Transposers instead: device/fwd/fp8_producers.cuh. Variants
 //           that dequantise K and V have StoredLoaders and Dequantisers: device/fwd/dequantising_producers.cuh.
 //           Registers of a thread with 1/2/3/4 Consumers: 40/40/32/32 in warpgroup 0, 232/232/160/112 in a Consumer,
-//           where 16-bit K and V are read, without PackGQA and slots. The others: registers_of.cuh.
+//           where 16-bit K and V are read, without PackGQA and page rows. The others: registers_of.cuh.
 // Order     The kv tiles are visited in descending key order: the boundary tiles of a mask's upper bound (exact online
 //           softmax), then the interior tiles (no mask, guarded softmax), then the boundary tiles of a window's lower
-//           bound (exact). Variants that read 8-bit K and V round the weights of an interior tile before the guard has
-//           passed (device/attn/scaled_softmax.cuh). Consumers issue FP8 MMAs one after the other (mma_order.cuh);
-//           three of them with dim_v above 64 have no registers for both S and P (immediate_pv.cuh); O is promoted
-//           to an fp32 sum every fwd_promotion_tiles (promotion.cuh).
+//           bound (exact); device/attn/softmax.cuh has both kinds of softmax. Variants that read 8-bit K and V round
+//           the weights of an interior tile before the guard has passed (device/attn/scaled_softmax.cuh). Consumers
+//           issue FP8 MMAs one after the other (mma_order.cuh); three of them with dim_v above 64 have no registers for
+//           both S and P (immediate_pv.cuh); O is promoted to an fp32 sum every fwd_promotion_tiles (promotion.cuh).
 // Overlap   S = Q K^T of the next tile and O += P V of this one are in flight together; the softmax of the next tile
 //           runs while P V finishes. The overlap continues across work items: the last P V of one and the first S of
 //           the next are in flight together, and O is stored meanwhile.
 // Launches  Programmatic dependent launch (device/ptx/launch.cuh): the kernel triggers the start of the next one
 //           (griddepcontrol.launch_dependents) after its last ticket. With split-KV it does so before its first item,
-//           since the next kernel is combine, which is small and waits itself (griddepcontrol.wait). (So may any other
-//           kernel after PackGQA in one part, where there is no combine.)
+//           since the next kernel is combine, which is small and waits itself (griddepcontrol.wait). Where PackGQA has
+//           one part there is no combine, and whatever kernel comes next is let start as early. That is safe: a kernel
+//           with the launch attribute waits itself, and one without it begins after this one has ended.
 //           A ragged problem may be two launches, the sequences with many rows first. The second one (overlaps_another)
 //           does not wait for the first before it starts. That is safe for two reasons. The first, which has no
 //           combine, triggers only after its own wait, so all older kernels have ended and what they wrote is visible.
 //           And the two write disjoint rows, and have counters of tickets and regions of the workspace of their own.
 //           The Dispatcher of the second waits at its end, so that whoever waits for the second launch waits for both.
 // Barriers  A wait on full has the parity Cursor::phase, one on empty the other parity (device/tile/ring.cuh);
-//           fetch_now and mma_order count for themselves.
+//           those who wait for fetch_now and mma_order keep a parity bit each.
 //           barrier         arrivals on full                        arrivals on empty
 //           item_ring       1, the Dispatcher                       one per warp that reads items: the Loaders,
 //                                                                   Transposers and Dequantisers once they have a copy,
-//                                                                   Consumers before their epilogue. With C Consumers
-//                                                                   4 C + 2; FP8 MMAs 4 C + 3; variants that dequantise
-//                                                                   on load 4 C + 3, with a warpgroup for that 4 C + 5,
-//                                                                   and with two StoredLoaders 4 C + 6
-//           q_ring          bytes                                   one per Consumer warp, after the item's last S;
-//                                                                   with OStore::through_q in the next item's first
-//                                                                   iteration, after TMA has read O from the stage
-//                                                                   (consumer_q.cuh)
-//           k_ring, v_ring  bytes; slots: 33 (kv_source.cuh); V     one per Consumer warp
-//                           that is transposed, K and V that are
+//                                                                   Consumers before their epilogue
+//           q_ring          1, and the bytes that it announces      one per Consumer warp, after the item's last S;
+//                                                                   with OStore::through_q in the first iteration of
+//                                                                   the next item, once TMA has read O of this one from
+//                                                                   the stage (consumer_q.cuh)
+//           k_ring, v_ring  1, and the bytes that it announces;     one per Consumer warp
+//                           page rows: 33 (kv_source.cuh); V that
+//                           is transposed, K and V that are
 //                           dequantised: one per warp that does it
-//           stored_ring     bytes                                   one per Transposer or Dequantiser warp
+//           stored_ring     1, and its bytes; page rows: 33         one per Transposer or Dequantiser warp
 //           mma_order       FP8 MMAs only: one arrival per warp of the Consumer before (mma_order.cuh)
 //           fetch_now       the loader of K arrives once per long item (order.deferred_tiles), when few of its tiles
 //                           are left. The Dispatcher waits for that before it fetches the next ticket, so that a CTA
@@ -65,8 +64,9 @@
 //                           and the loader cannot arrive again before another one is published: one parity bit is
 //                           enough.
 //           barriers.cuh has the counts. In iterations with a guard K is held until the guard has passed, because a
-//           warp whose weights left fp32's range computes S again. In 16-bit variants no Consumer warp waits for
-//           another one in the main loop. Why stored_ring cannot hang: fp8_producers.cuh, dequantising_producers.cuh.
+//           warp whose weights left fp32's range computes S again. In 16-bit variants Consumers wait for each other in
+//           the main loop only through the rings: one may be ahead of another by as many tiles as a ring has stages.
+//           Why stored_ring cannot hang: fp8_producers.cuh, dequantising_producers.cuh.
 //           Named barriers: the number of its warpgroup, of a Consumer whose O leaves through Q's stage (epilogue.cuh);
 //           1 + number, of one whose Q becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M tile
 //           (final_epilogue.cuh). Where a variant has two of these, the same threads are at both, in the same order.

@@ -104,13 +104,13 @@ struct Transposer {
 
   __device__ __forceinline__ void transpose(typename Kernel::StoredTile& from, typename Kernel::VTile& to) const {
     const ptx::u32 lane = ptx::thread_here() % 32, row = lane % 8, matrix = lane / 8;
-    // Lanes of matrix columns 0 to 3 keep the even column of a pair for the first stored matrix, the others the odd
-    // one, so that the 8 stored rows differ modulo 8.
+    // Lanes of matrix columns 0 to 3 keep the even column of a pair for the first matrix that is stored, the others the
+    // odd one, so that its 8 smem rows differ modulo 8.
     const bool high = lane >= 16;
     const ptx::u32 pick = high ? 0x7531 : 0x6420;
-    const ptx::u32 stored_row = 2 * row + (matrix % 2 ^ (row >= 4));
+    const ptx::u32 smem_row = 2 * row + (matrix % 2 ^ (row >= 4));
     const ptx::u32 from_row = from.row(0, warp * 32 + lane) + from.unit(0, row);
-    const ptx::u32 to_row = to.row(0, stored_row) + to.unit(warp * 2 + matrix / 2, stored_row % 8);
+    const ptx::u32 to_row = to.row(0, smem_row) + to.unit(warp * 2 + matrix / 2, smem_row % 8);
     // Rows begin at 128 bytes, so to move by units within one is an exclusive or of the offset: unit() does no more.
     // Addresses are computed where they are used: where registers are few, they would be spilled.
     ptx::u32 x[ahead][4];

@@ -29,6 +29,7 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkIte
     mma.pv(o, p);  // the last of this part
     ptx::wgmma_wait<0>();
     mma.release_v();
+    // The Consumer's number: of two that share an M tile, consumer() is that of the first.
     const PartsSoFar<V> sums{params, consumer() + half};
     typename PartsSoFar<V>::PartPair rows{softmax.part_top(), softmax.part_bottom()};
     sums.template merge<8>(batch_invariant_part_at(first_tile) == part, rows, o);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: where the rows of a tile of K or V are, and the loads that bring them into shared memory. All loaders
 // of K and V of the forward kernel ask here; the host's half is KvRows in src/problem/tensors.hpp. There are three
-// sources (KvLayout); pages and slots together are called paged:
+// sources (KvLayout); pages and page rows together are called paged:
 //
-//   rows    The rows of a sequence lie one after the other. One thread issues a TMA box for each swizzle atom of a tile
-//           (128 bytes of its columns), with all rows of the tile.
-//   pages   The rows of a sequence lie in pages of a pool, and a block table names the pages (PagedAttention, Kwon et
-//           al. 2023). A box has PageParams::box rows, which divides both the page and the tile, so that no box leaves
-//           its page. A warp loads a tile; a box of rows is a lane's, which issues one load for each swizzle atom of
-//           it. The lanes' loads are issued one after the other, some 80 cycles each. A box may begin at any row of the
-//           tile in shared memory: TMA swizzles by the shared address.
-//   slots   Pages of which less than 8 rows follow each other, down to single rows. A warp copies the rows by
-//           cp.async, 16 bytes a lane, and swizzles them itself. Whoever multiplies them needs a proxy fence first:
-//           fence_for_wgmma().
+//   contiguous  The rows of a sequence lie one after the other. One thread issues a TMA box for each swizzle atom of a
+//               tile (128 bytes of its columns), with all rows of the tile.
+//   pages       The rows of a sequence lie in pages of a pool, and a block table names the pages (PagedAttention, Kwon
+//               et al. 2023). A box has PageParams::box rows, which divides both the page and the tile, so that no box
+//               leaves its page. A warp loads a tile; a box of rows is a lane's, which issues one load for each swizzle
+//               atom of it. The lanes' loads are issued one after the other, some 80 cycles each. A box may begin at
+//               any row of the tile in shared memory: TMA swizzles by the shared address.
+//   page rows   Pages of which less than 8 rows follow each other, down to single rows. A warp copies the rows by
+//               cp.async, 16 bytes a lane, and swizzles them itself. Whoever multiplies them needs a proxy fence first:
+//               fence_for_wgmma().
 //
 // Of paged K and V, lanes read the table for 32 boxes or rows at a time, well before these are loaded. Rows after
 // the end of a sequence arrive as zeros (the maps end there, src/runtime/tensor_map.cpp), and their entries in the
@@ -44,17 +44,17 @@ __device__ __forceinline__ bool is_loader_thread(int warp) {
   return V.kv.layout == KvLayout::contiguous ? threadIdx.x == 32 * warp : threadIdx.x / 32 == warp;
 }
 
-// Arrivals at the barrier of a stage that a loader fills: one of the leading thread; of slots also one of each lane, by
-// cp.async.mbarrier.arrive.noinc.
+// Arrivals at the barrier of a stage that a loader fills: one of the leading thread; of page rows also one of each
+// lane, by cp.async.mbarrier.arrive.noinc.
 template <FwdVariant V>
-constexpr int loader_arrivals = V.kv.layout == KvLayout::paged_cp_async ? 1 + 32 : 1;
+constexpr int loader_arrivals = V.kv.layout == KvLayout::page_rows ? 1 + 32 : 1;
 
 // Before the loads of a stage for which there is room. What the leading thread stored in shared memory before this call
 // is visible to whoever has waited for the stage.
 template <FwdVariant V, class Cursor, class Ring>
 __device__ __forceinline__ ptx::u64* expect_stage(Cursor& at, Ring& ring, ptx::u32 bytes) {
   if (is_leading_thread<V>()) {
-    if constexpr (V.kv.layout == KvLayout::paged_cp_async)
+    if constexpr (V.kv.layout == KvLayout::page_rows)
       at.arrive_full(ring);
     else
       at.expect_bytes(ring, bytes);
@@ -65,19 +65,19 @@ __device__ __forceinline__ ptx::u64* expect_stage(Cursor& at, Ring& ring, ptx::u
 // A last stage with nothing in it.
 template <FwdVariant V, class Cursor, class Ring>
 __device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
-  if (V.kv.layout != KvLayout::paged_cp_async && !is_leading_thread<V>()) return;
+  if (V.kv.layout != KvLayout::page_rows && !is_leading_thread<V>()) return;
   at.wait_room(ring);
   expect_stage<V>(at, ring, 0);
-  if constexpr (V.kv.layout == KvLayout::paged_cp_async) at.arrive_full(ring);
+  if constexpr (V.kv.layout == KvLayout::page_rows) at.arrive_full(ring);
 }
 
-// Called after the wait for a stage, before the wgmma that reads it. Only slots need it: cp.async writes through the
-// generic proxy and completes asynchronously, so the thread that issues it cannot execute the proxy fence. The threads
-// that read do, after the wait for the mbarrier has made the writes visible to them. (For stages that Transposers or
-// Dequantisers fill it is redundant: these have fenced.)
+// Called after the wait for a stage, before the wgmma that reads it. Only page rows need it: cp.async writes through
+// the generic proxy and completes asynchronously, so the thread that issues it cannot execute the proxy fence. The
+// threads that read do, after the wait for the mbarrier has made the writes visible to them. (For stages that
+// Transposers or Dequantisers fill it is redundant: these have fenced.)
 template <FwdVariant V>
 __device__ __forceinline__ void fence_for_wgmma() {
-  if constexpr (V.kv.layout == KvLayout::paged_cp_async) ptx::fence_proxy_async_shared();
+  if constexpr (V.kv.layout == KvLayout::page_rows) ptx::fence_proxy_async_shared();
 }
 
 enum class KvSide { k, v };
@@ -99,9 +99,8 @@ struct KvSource {
   }
 };
 
-// The entry of the table for a row. It may be read for every row of the sequence, for it is read ahead: also for rows
-// below a window. There it must name a page, though the page's
-// rows are not loaded; beyond the sequence's end it is not read.
+// The entry of the table for a row. Entries are read ahead, so also those of rows below a window: these must name a
+// page, though its rows are not loaded. Entries beyond the end of the sequence are not read.
 struct PageOfRow {
   const PageParams& pages;
   const int* table;  // of the sequence
@@ -120,12 +119,13 @@ struct PageOfRow {
 // The boxes are visited in descending key order, a group of 32 at a time: lane l has box l of the present group, and
 // has read the table for box l of the next group, which is 32 boxes lower.
 template <FwdVariant V, KvSide Side>
-struct KvSource<V, Side, KvLayout::paged_tma> {
+struct KvSource<V, Side, KvLayout::pages> {
   const FwdParams& params;
   PageOfRow page_of;
   int head;
-  int first;      // row of lane 0's box
-  int here, end;  // of this lane's box: its rows that count; the map coordinate, in granules, of the row after them
+  int first;  // row of lane 0's box
+  // Of this lane's box: how many of its rows count; the granule, of the map, of the row after them.
+  int rows_here, granule_after;
   int next_page;  // of this lane's box in the next group
 
   __device__ KvSource(const FwdParams& params, const WorkItem& item)
@@ -144,8 +144,8 @@ struct KvSource<V, Side, KvLayout::paged_tma> {
       if (static_cast<unsigned>(row) < V.tiles.kv)
 #pragma unroll
         for (int i = 0; i < Tile::atoms; ++i)
-          ptx::tma_load_5d(tile.atom(i) + row * atom_row_bytes, map(), full, i * Tile::atom_columns, map_rows - here,
-                           head, end, map_rows);
+          ptx::tma_load_5d(tile.atom(i) + row * atom_row_bytes, map(), full, i * Tile::atom_columns,
+                           map_rows - rows_here, head, granule_after, map_rows);
       if (first <= begin) return;
       first -= 32 * params.pages.box;
       hold(next_page);
@@ -153,13 +153,14 @@ struct KvSource<V, Side, KvLayout::paged_tma> {
   }
 
  private:
-  // Of this lane's box. It ends where its page or the sequence does; the map's coordinates: attn::TmaRows.
+  // Of this lane's box. It ends where its page or the sequence does. load() gives TMA row map_rows - rows_here, so that
+  // as many rows lie in bounds (attn::TmaRows).
   __device__ void hold(int page) {
     const PageParams& pages = params.pages;
     const MapGranules& granules = Side == KvSide::k ? params.ragged.k : params.ragged.v;
     const int row = first + lane() * pages.box;
-    here = max(0, min(page_of.rows - row, pages.box));
-    end = page * granules.batch + (row % pages.size + here) * granules.row;
+    rows_here = max(0, min(page_of.rows - row, pages.box));
+    granule_after = page * granules.batch + (row % pages.size + rows_here) * granules.row;
     next_page = page_of(row - 32 * pages.box);
   }
   __device__ const TmaMap* map() const { return Side == KvSide::k ? &params.k : &params.v; }
@@ -172,7 +173,7 @@ struct KvSource<V, Side, KvLayout::paged_tma> {
 // has looked it up), one multiplication (its address) and little more. With more, the rate at which this one warp
 // issues copies would be the limit instead of memory. docs/experiments/0051-even-splits.md.
 template <FwdVariant V, KvSide Side>
-struct KvSource<V, Side, KvLayout::paged_cp_async> {
+struct KvSource<V, Side, KvLayout::page_rows> {
   static constexpr int groups = (V.tiles.kv + 31) / 32;  // of 32 rows
   static constexpr int units = atoms(Side == KvSide::k ? V.dims.qk : V.dims.v, size_of(V.kv.dtype)) * 8;  // of a row
   static constexpr int together = units < 32 ? 32 / units : 1;                                            // rows

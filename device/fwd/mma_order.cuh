@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the order in which the Consumers of a CTA issue the MMAs of a kv tile: the ping-pong scheduling of
-// FlashAttention-3, for any number of Consumers in round-robin order, by mbarriers. A Consumer passes the slot when its
+// FlashAttention-3, for any number of Consumers in round-robin order, by mbarriers. A Consumer passes the turn when its
 // S = Q K^T has completed. Between two items, where the last P V of one and the first S of the next are in flight
-// together, it passes the slot when that P V has completed. While it computes the softmax, the next Consumer issues its
+// together, it passes the turn when that P V has completed. While it computes the softmax, the next Consumer issues its
 // MMAs. Without an order all of them get S at the same time, and then all of them want the exponential unit
 // (docs/10-fp8.md).
 //
-// Every Consumer takes its slot once for every kv tile of an item, also for a tile that its M tile skips, so they
-// differ by one tile at most. A Consumer that has the slot for tile t may still wait for K of t and V of t - 1. By then
-// every other one has had its slot for t - 1, and has ended iteration t - 2 before that. So all have given back K of
-// t - 2 and V of t - 3, and in rings of two stages there is room for both. skip() takes and passes the slot before it
+// Every Consumer takes its turn once for every kv tile of an item, also for a tile that its M tile skips, so they
+// differ by one tile at most. A Consumer that has the turn for tile t may still wait for K of t and V of t - 1. By then
+// every other one has had its turn for t - 1, and has ended iteration t - 2 before that. So all have given back K of
+// t - 2 and V of t - 3, and in rings of two stages there is room for both. skip() takes and passes the turn before it
 // waits, so that a Consumer that skips a tile holds no other up.
 #pragma once
 #include "contract/tile_sequence.h"
@@ -22,23 +22,23 @@ namespace froghopper::fwd {
 template <int Consumers>
 struct MmaOrder {
   ptx::u64* all;  // a barrier for each Consumer: one arrival per warp of the one before
-  int number;     // of this Consumer
+  int consumer;   // number of this one
   ptx::u32 phase = 0;
 
   static __device__ void init(ptx::u64* all) {
     for (int i = 0; i < Consumers; ++i) ptx::mbarrier_init(&all[i], 4);
   }
-  __device__ MmaOrder(ptx::u64* all, int number) : all(all), number(number) {}
+  __device__ MmaOrder(ptx::u64* all, int consumer) : all(all), consumer(consumer) {}
   // Once, before the first take(): the last Consumer lets the first one begin.
   __device__ void begin() const {
-    if (number == Consumers - 1) pass();
+    if (consumer == Consumers - 1) pass();
   }
   __device__ __forceinline__ void take() {
-    ptx::mbarrier_wait(&all[number], phase);
+    ptx::mbarrier_wait(&all[consumer], phase);
     phase ^= 1;
   }
   __device__ __forceinline__ void pass() const {
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&all[number == Consumers - 1 ? 0 : number + 1]);
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&all[consumer == Consumers - 1 ? 0 : consumer + 1]);
   }
 };
 

@@ -36,7 +36,7 @@ struct PartEpilogue {
     const Row top = m_tile.at(tile::thread_row()), bottom = m_tile.at(tile::thread_row() + 8);
     const auto tiles = tiles_of<V>(params, item.q_tile, {0, m_tile.seq_q(), 0, m_tile.seq_kv()});
     if constexpr (fwd_splits_evenly(V)) {
-      if (item.workspace_slot >= 0) return keep(item.workspace_slot, top, bottom, softmax, o);
+      if (item.workspace_place >= 0) return keep(item.workspace_place, top, bottom, softmax, o);
     } else if constexpr (V.batch_invariant) {
       const auto parts = batch_invariant_parts(tiles, params.split.most);
       const int part = min(batch_invariant_part_at(item.kv.last()), params.split.most - 1);
@@ -89,8 +89,8 @@ struct PartEpilogue {
       scale_columns<V>(params, item, half, o);
     }
     const PartOfRow of_top = softmax.part_top(), of_bottom = softmax.part_bottom();
-    const long long at_top = number(part, tile::thread_row(), top),
-                    at_bottom = number(part, tile::thread_row() + 8, bottom);
+    const long long at_top = row_in_workspace(part, tile::thread_row(), top),
+                    at_bottom = row_in_workspace(part, tile::thread_row() + 8, bottom);
     const auto address = [&](long long at) {
       return reinterpret_cast<char*>(params.split.o + at * params.dim_v + first_column<V>(half));
     };
@@ -101,8 +101,8 @@ struct PartEpilogue {
     if (top.exists) params.split.rows[at_top] = of_top;
     if (bottom.exists) params.split.rows[at_bottom] = of_bottom;
   }
-  // Which row of the workspace is that of a row of the tile. part: the part's number; even splits: its slot.
-  __device__ long long number(int part, int row_of_tile, const Row& of) const {
+  // Which row of the workspace is that of a row of the tile. part: the part's number; even splits: its place.
+  __device__ long long row_in_workspace(int part, int row_of_tile, const Row& of) const {
     if constexpr (fwd_splits_evenly(V)) return part * static_cast<long long>(m_tile_rows) + row_of_tile;
     return part * params.split.row_heads + (batch() * params.seq_q + at_row(of)) * params.heads_q + of.head;
   }

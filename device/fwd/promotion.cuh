@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: O of variants with FP8 MMAs in two levels. wgmma adds FP8 products to an fp32 accumulator as if both had
 // 14 bits, and cuts off the rest, so a long sum loses 2^-14 of itself at every step. Every fwd_promotion_tiles kv tiles
-// O is added, in ordinary fp32, to a sum in the workspace, which stays in L2, and begins at 0 again. At large
-// head dims O is cut into slices of columns, which are promoted one after the other.
+// O is added, in ordinary fp32, to a sum in the workspace, which stays in L2, and begins at 0 again. (CUTLASS promotes
+// its FP8 accumulators in the same way, to a sum in registers, of which there are none left here.) At large head dims
+// O is cut into slices of columns, which are promoted one after the other.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
@@ -34,10 +35,10 @@ struct Moved {
 template <FwdVariant V>
 struct Promotion {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr int groups = WorkspaceO<V>::groups, headers = WorkspaceO<V>::headers;
+  static constexpr int octets = WorkspaceO<V>::octets, headers = WorkspaceO<V>::headers;
   static constexpr int tiles = fwd_promotion_tiles(V), slices = fwd_promotion_slices(V), step = tiles / slices;
-  static constexpr int of_slice = groups / slices;  // groups of 8 columns
-  static_assert(tiles % slices == 0 && groups % slices == 0);
+  static constexpr int of_slice = octets / slices;  // how many octets
+  static_assert(tiles % slices == 0 && octets % slices == 0);
 
   const FwdParams& params;
   int consumer;
@@ -69,17 +70,17 @@ struct Promotion {
     attn::RowPair rescale = {1.f, 1.f};
     if constexpr (slices == 1) rescale = now.factors_since(*sums);
 #pragma unroll
-    for (int i = 0; i < groups; i += together) {
+    for (int i = 0; i < octets; i += together) {
       ptx::keep_order();
       float4 sum[together];
       WorkspaceO<V>::load(sum, i, sums);
       if (i == 0) ptx::wgmma_wait<0>();
 #pragma unroll
-      for (int j = 0; j < together && i + j < groups; ++j) {
+      for (int j = 0; j < together && i + j < octets; ++j) {
         const int slice = (i + j) / of_slice;
         if (slices > 1 && (i + j) % of_slice == 0)
           rescale = moved.since(slice) ? now.factors_since(sums[slice * warpgroup]) : attn::RowPair{1.f, 1.f};
-        add_group(o.x + 4 * (i + j), sum[j], rescale);
+        add_octet(o.x + 4 * (i + j), sum[j], rescale);
       }
     }
   }
@@ -89,13 +90,13 @@ struct Promotion {
                                             Output& o) const {
     const int begin = slice * of_slice;
     float4* const sums = address();
-    const auto group = [&](int i) { return o.x + 4 * (begin + i); };
+    const auto octet = [&](int i) { return o.x + 4 * (begin + i); };
     const auto sum = [&](int i) { return sums + (headers + begin + i) * warpgroup; };
     if (!first && !moved.since(slice)) {
       // The row maxima are still those of the header, so nothing is rescaled: L2 adds, and no warp waits for it.
 #pragma unroll
       for (int i = 0; i < of_slice; ++i)
-        ptx::red_add_v4_f32(&sum(i)->x, group(i)[0], group(i)[1], group(i)[2], group(i)[3]);
+        ptx::red_add_v4_f32(&sum(i)->x, octet(i)[0], octet(i)[1], octet(i)[2], octet(i)[3]);
     } else {
       float4* const header = sums + slice * warpgroup;
       attn::RowPair rescale = {1.f, 1.f};
@@ -105,10 +106,10 @@ struct Promotion {
         ptx::keep_order();
         if (!first)
           WorkspaceO<V>::template apply<8>(o, begin + i, sums,
-                                           [&](float* x, const float4& sum) { add_group(x, sum, rescale); });
+                                           [&](float* x, const float4& sum) { add_octet(x, sum, rescale); });
 #pragma unroll
         for (int j = i; j < i + 8 && j < of_slice; ++j)
-          *sum(j) = {group(j)[0], group(j)[1], group(j)[2], group(j)[3]};
+          *sum(j) = {octet(j)[0], octet(j)[1], octet(j)[2], octet(j)[3]};
       }
       *header = now.row_maxima();
       moved.forget(slice);
@@ -118,7 +119,7 @@ struct Promotion {
     for (int i = 0; i < 4 * of_slice; ++i) o.x[4 * begin + i] = 0.f;
   }
 
-  static __device__ __forceinline__ void add_group(float* x, const float4& sum, attn::RowPair rescale) {
+  static __device__ __forceinline__ void add_octet(float* x, const float4& sum, attn::RowPair rescale) {
     x[0] += sum.x * rescale.top;
     x[1] += sum.y * rescale.top;
     x[2] += sum.z * rescale.bottom;

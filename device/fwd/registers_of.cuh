@@ -28,7 +28,7 @@ struct RegistersOf {
   static constexpr Shares shares() {
     if (dequantising_warpgroup) return count == 1 ? Shares{240, 72, 96} : Shares{208, 40, 56};
     if (crowded && count <= 2) return {240, 24};
-    if (V.kv.layout == KvLayout::paged_cp_async && !fwd_reads_8_bit(V) &&
+    if (V.kv.layout == KvLayout::page_rows && !fwd_reads_8_bit(V) &&
         count <= 2)  // to make addresses of rows from the block table
       return V.pack_gqa && count == 1 ? Shares{200, 56} : Shares{216, 72};
     const Shares usual = count == 1 && V.pack_gqa ? Shares{216, 40}

@@ -13,18 +13,18 @@
 
 namespace froghopper::fwd {
 
-// Of an item's M tile `number`. Rows are those of a sequence.
+// An M tile of an item. Rows are those of a sequence.
 template <FwdVariant V>
 struct MTile {
   const FwdParams& params;
   const WorkItem& item;
-  int number;
+  int in_q_tile;  // its number among the M tiles of the q tile
 
   __device__ int seq_q() const { return V.ragged ? item.lengths.seq_q : params.seq_q; }
   __device__ int seq_kv() const { return V.ragged ? item.lengths.seq_kv : params.seq_kv; }
   __device__ MaskRange<V> mask_range() const { return MaskRange<V>(params.mask, seq_q(), seq_kv(), params.chunk); }
 
-  __device__ int first_row() const { return item.q_tile * rows_of_tile<V>(params) + number * m_tile_rows; }
+  __device__ int first_row() const { return item.q_tile * rows_of_tile<V>(params) + in_q_tile * m_tile_rows; }
   // It may lie beyond the sequence's end.
   __device__ int last_row() const { return first_row() + (V.pack_gqa ? params.pack_gqa.rows : m_tile_rows) - 1; }
   // This thread's two rows, in the sequence. In a PackGQA tile they may be of two heads: at() tells of which.
@@ -75,7 +75,8 @@ struct MTile {
   //   it skips K0         V0 takes the free stage, and K1 comes
   //   it skips K0 and K1  V0 takes the free stage, V1 has none until the held V is given back, and K2 comes after V1
   // Where K and V have Loaders of their own, that K takes the stage of a K of an earlier item, and no M tile needs a V
-  // of this item to give it back. With FP8 MMAs, V can also wait in stored_ring.
+  // of this item to give it back. With FP8 MMAs one role loads both in that order, but V of as many more tiles as
+  // stored_ring has stages can wait there.
   __device__ int first_tile() const {
     if constexpr (V.pack_gqa) return item.kv.first();  // there is no other M tile
     int first = item.kv.first();

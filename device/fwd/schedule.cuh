@@ -23,15 +23,15 @@ __device__ TileSequence<int> tiles_of(const FwdParams& params, int q_tile, const
   return mask_range.tiles(first_row, last_row, V.tiles.kv);
 }
 
-// number: of the item among those of its head: the q tile; of fixed parts q tile x parts + part.
+// of_pair: the item's number among those of its head: the q tile; of fixed parts q tile x parts + part.
 template <FwdVariant V>
-__device__ WorkItem describe(const FwdParams& params, int sequence, int head, int number, int parts,
+__device__ WorkItem describe(const FwdParams& params, int sequence, int head, int of_pair, int parts,
                              const attn::Lengths& lengths) {
-  const int q_tile = fwd_splits(V) ? number / parts : number;
+  const int q_tile = fwd_splits(V) ? of_pair / parts : of_pair;
   auto tiles = tiles_of<V>(params, q_tile, lengths);
   if constexpr (fwd_splits(V)) {
-    tiles = V.batch_invariant ? batch_invariant_part_of(tiles, number % parts, params.split.most)
-                              : part_of(tiles, number % parts, params.split.tiles, params.split.most);
+    tiles = V.batch_invariant ? batch_invariant_part_of(tiles, of_pair % parts, params.split.most)
+                              : part_of(tiles, of_pair % parts, params.split.tiles, params.split.most);
     if (tiles.count() <= 0) tiles = TileSequence<int>::without_keys();
   }
   return {q_tile, head, sequence, tiles, lengths};
@@ -43,7 +43,7 @@ struct UniformSchedule {
 
   __device__ WorkItem find(int number) {
     if (number >= params.order.items) return {};
-    const Item item = item_at(params.order, number, /*last_tile_first=*/V.mask != Mask::none);
+    const ItemOfPair item = item_at(params.order, number, /*tiles_falling=*/V.mask != Mask::none);
     const int heads = heads_of_items<V>(params);
     return describe<V>(params, item.pair / heads, item.pair % heads, item.of_pair, params.split.most,
                        {0, params.seq_q, 0, params.seq_kv});
@@ -92,7 +92,7 @@ struct RaggedSchedule {
   __device__ WorkItem find(int number) {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {};
-    return describe<V>(params, found.sequence, found.head, found.number, sequences.count.parts(found.lengths),
+    return describe<V>(params, found.sequence, found.head, found.of_pair, sequences.count.parts(found.lengths),
                        found.lengths);
   }
   // Valid once find() has found none.
@@ -103,9 +103,9 @@ struct RaggedSchedule {
 // of heads that the CTA has. A warp looks at a group of 32 sequences at a time, one a lane:
 //
 //   kv tiles of the class    | sequences before the group | lane 0 | lane 1 | lane 2 | ... | lane 31 |
-//                            0                            tiles_before_group  |<------>|
-//                                                                  |          my_tiles of lane 2
-//   my_scan of lane 2                                     |<------------------------->|
+//   tiles_before_group       |<-------------------------->|
+//   my_tiles of lane 2                                                      |<------>|
+//   my_scan of lane 2                                     |<------------------------>|
 //   this CTA                                                           [begin, end)
 template <FwdVariant V>
 struct EvenSchedule {
@@ -156,7 +156,7 @@ struct EvenSchedule {
     const bool begins_tile = number == 0, whole = begins_tile && left == 0;
     const WorkItem item = {q_tile,      head,
                            sequence,    {tiles.end - number - count, tiles.end - number},
-                           of_sequence, whole ? -1 : slot_of_part(blockIdx.x, begins_tile)};
+                           of_sequence, whole ? -1 : place_of_part(blockIdx.x, begins_tile)};
     if (begins_tile && left > 0 && lane() == 0) tell_combine(item, 1 + ctas_that_go_on(left, cta_tiles));
     return item;
   }

@@ -53,7 +53,7 @@ struct TokenScales {
   int next_tile;                        // that is copied next
   RowsInPages next;                     // its rows
   int whole_pages, rest;                // from a row to that of the tile below
-  int slot = 0;                         // of in_flight that is looked at next
+  int stage = 0;                        // of in_flight that is looked at next
   float o_scale = 0.f;
 
   __device__ TokenScales(const FwdParams& params, const WorkItem& item, ScalesOfRows<V> (&in_flight)[ahead])
@@ -87,7 +87,7 @@ struct TokenScales {
   // tile lie others of the sequence, whose scales may be read, or none.
   __device__ void put(TokenFactors<V>& factors, attn::TileScales& of_tile) {
     ptx::cp_async_wait<ahead - 1>();
-    ScalesOfRows<V>& scales = in_flight[slot];
+    ScalesOfRows<V>& scales = in_flight[stage];
     float k[rows], v[rows];
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
@@ -110,7 +110,7 @@ struct TokenScales {
     copy(scales, next_tile, next);
     go_down(next_tile);
     --next_tile;
-    slot = slot + 1 == ahead ? 0 : slot + 1;
+    stage = stage + 1 == ahead ? 0 : stage + 1;
   }
 
  private:

@@ -13,8 +13,9 @@ struct alignas(16) WorkItem {
   int q_tile, head, sequence;
   TileSequence<int> kv;   // the kv tiles that it visits
   attn::Lengths lengths;  // of its sequence; read in ragged variants only
-  // Even splits: the slot of this part, contract/split.h. -1: it has none, as the item has all kv tiles of the q tile.
-  int workspace_slot = -1;
+  // Even splits: the place of this part in the workspace, contract/split.h. -1: it has none, as the item has all kv
+  // tiles of the q tile.
+  int workspace_place = -1;
 
   __device__ bool is_end() const { return kv.none(); }  // no item is left: all roles end
   // Split-KV variants: a part in which the q tile attends to no key. The Dispatcher does not publish it.

@@ -56,7 +56,7 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
   return r;
 }
 
-__device__ __forceinline__ float ex2_approx(float x) {  // 2^x, relative error 2^-22
+__device__ __forceinline__ float ex2_approx(float x) {  // 2^x, relative error 2^-22; 0 below 2^-126
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/ptx: the matrix instructions of one warp (PTX ISA, ldmatrix, stmatrix and mma). A stored row is a row of a
+// device/ptx: the matrix instructions of one warp (PTX ISA, ldmatrix, stmatrix and mma). A smem row is a row of a
 // matrix in shared memory, 16 bytes.
 #pragma once
 #include "device/ptx/types.cuh"
 
 namespace froghopper::ptx {
 
-// Four 8x8 matrices of 2-byte values. Lane l gives the address of stored row l % 8 of matrix l / 8.
+// Four 8x8 matrices of 2-byte values. Lane l gives the address of smem row l % 8 of matrix l / 8.
 __device__ __forceinline__ void ldmatrix_x4(u32 (&d)[4], u32 addr) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
@@ -18,7 +18,7 @@ __device__ __forceinline__ void ldmatrix_x2(u32 (&d)[2], u32 addr) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(d[0]), "=r"(d[1]) : "r"(addr));
 }
 
-// Four 8x8 matrices of 2-byte values. Lane l gives the address of stored row l % 8 of matrix l / 8; stored row i is
+// Four 8x8 matrices of 2-byte values. Lane l gives the address of smem row l % 8 of matrix l / 8; smem row i is
 // the i-th column of the registers' fragment.
 __device__ __forceinline__ void stmatrix_x4_trans(u32 addr, const u32 (&a)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(a[0]),
@@ -26,14 +26,14 @@ __device__ __forceinline__ void stmatrix_x4_trans(u32 addr, const u32 (&a)[4]) {
                : "memory");
 }
 
-// The same without transposing: stored row i is row i of the registers' fragment.
+// The same without transposing: smem row i is row i of the registers' fragment.
 __device__ __forceinline__ void stmatrix_x4(u32 addr, const u32 (&a)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(a[0]), "r"(a[1]),
                "r"(a[2]), "r"(a[3])
                : "memory");
 }
 
-// As ldmatrix_x4; stored row i is the i-th column of the registers' fragment.
+// As ldmatrix_x4; smem row i is the i-th column of the registers' fragment.
 __device__ __forceinline__ void ldmatrix_x4_trans(u32 (&d)[4], u32 addr) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])

@@ -8,7 +8,7 @@ namespace froghopper::ptx {
 // Before the first wgmma whose registers ordinary instructions have written.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Returns when at most Pending of the newest groups are in flight.
+// Returns when all groups but the newest Pending have completed.
 template <int Pending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");

@@ -11,7 +11,7 @@
 namespace froghopper::tile {
 
 // 64 x Cols fp32 in the wgmma accumulator layout (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16", D).
-// This thread owns two rows, "top" and "bottom" (8 apart). A group is what it has of 8 columns: 4 values, which are
+// This thread owns two rows, "top" and "bottom" (8 apart). An octet is what it has of 8 columns: 4 values, which are
 // top, top, bottom, bottom.
 template <int Cols>
 struct Accum {
@@ -48,23 +48,23 @@ struct OperandA {
   __device__ OperandA() {}
   __device__ void clear() {
 #pragma unroll
-    for (auto& two_groups : x)
+    for (auto& two_octets : x)
 #pragma unroll
-      for (u32& both : two_groups) both = 0;
+      for (u32& both : two_octets) both = 0;
   }
 };
 
-// One group, rounded: 2 registers.
+// One octet, rounded: 2 registers.
 template <class T, int Cols>
-__device__ __forceinline__ void round_group(OperandA<Cols>& dst, int group, const float* x) {
-  dst.x[group / 2][group % 2 * 2 + 0] = ptx::cvt_pack2<T>(x[0], x[1]);
-  dst.x[group / 2][group % 2 * 2 + 1] = ptx::cvt_pack2<T>(x[2], x[3]);
+__device__ __forceinline__ void round_octet(OperandA<Cols>& dst, int octet, const float* x) {
+  dst.x[octet / 2][octet % 2 * 2 + 0] = ptx::cvt_pack2<T>(x[0], x[1]);
+  dst.x[octet / 2][octet % 2 * 2 + 1] = ptx::cvt_pack2<T>(x[2], x[3]);
 }
 
 template <class T, int Cols>
 __device__ __forceinline__ void round_to(OperandA<Cols>& dst, const Accum<Cols>& src) {
 #pragma unroll
-  for (int i = 0; i < Cols / 8; ++i) round_group<T>(dst, i, src.x + 4 * i);
+  for (int i = 0; i < Cols / 8; ++i) round_octet<T>(dst, i, src.x + 4 * i);
 }
 
 // The same of columns that are first multiplied by a factor each, which lie in shared memory.
@@ -75,7 +75,7 @@ __device__ __forceinline__ void round_scaled_to(OperandA<Cols>& dst, const Accum
     const float2 of = *reinterpret_cast<const float2*>(factors + 8 * i + thread_col());
     const float x[4] = {src.x[4 * i] * of.x, src.x[4 * i + 1] * of.y, src.x[4 * i + 2] * of.x,
                         src.x[4 * i + 3] * of.y};
-    round_group<T>(dst, i, x);
+    round_octet<T>(dst, i, x);
   }
 }
 template <int Cols>
@@ -108,7 +108,7 @@ __device__ __forceinline__ void round_to(OperandA8<Cols>& dst, const Accum<Cols>
 }
 
 // Writes a 64-row M tile transposed: dst[first_row + c][first_col + r] = src[r][c]. first_row is a multiple of 8,
-// first_col of a swizzle atom's columns. An 8 x 8 block is one stored row of 16 bytes a lane: no bank conflicts.
+// first_col of a swizzle atom's columns. An 8 x 8 block is one smem row of 16 bytes a lane: no bank conflicts.
 // A thread's address is computed anew each time: kept through a loop that has no register left, it would be spilled. A
 // caller that has one keeps it.
 template <int Rows, int Cols>
@@ -176,12 +176,12 @@ template <class T, int Cols>
 __device__ __forceinline__ void store_rows(const RowAddresses& at, int cols, const Accum<Cols>& src) {
   const int lane = threadIdx.x % 4;
 #pragma unroll
-  for (int i = 0; i < Cols / 2; i += 16) {  // 32 columns: 4 groups, of which a lane stores one
+  for (int i = 0; i < Cols / 2; i += 16) {  // 32 columns: 4 octets, of which a lane stores one
     u32 t[4], b[4];
 #pragma unroll
-    for (int group = 0; group < 4; ++group) {
-      t[group] = ptx::cvt_pack2<T>(src.x[i + 4 * group + 0], src.x[i + 4 * group + 1]);
-      b[group] = ptx::cvt_pack2<T>(src.x[i + 4 * group + 2], src.x[i + 4 * group + 3]);
+    for (int octet = 0; octet < 4; ++octet) {
+      t[octet] = ptx::cvt_pack2<T>(src.x[i + 4 * octet + 0], src.x[i + 4 * octet + 1]);
+      b[octet] = ptx::cvt_pack2<T>(src.x[i + 4 * octet + 2], src.x[i + 4 * octet + 3]);
     }
     transpose_in_quad(t);
     transpose_in_quad(b);
@@ -205,29 +205,29 @@ __device__ __forceinline__ void store_rows_f32(const RowAddresses& at, int cols,
 }
 
 // Adds to this thread's two rows a share of the fp32 rows that lie at their addresses, and writes them there. What has
-// a share of 0 is not looked at. 4 groups are on their way at once: each wait is hundreds of cycles, and all of them
+// a share of 0 is not looked at. 4 octets are on their way at once: each wait is hundreds of cycles, and all of them
 // together would take as many registers as the rows.
 template <int Cols>
 __device__ __forceinline__ void merge_rows_f32(const RowAddresses& at, int cols, float share_top, float share_bottom,
                                                const Accum<Cols>& src) {
-  constexpr int groups = 4;
+  constexpr int octets = 4;
   const bool reads_top = at.has_top && share_top != 0.f, reads_bottom = at.has_bottom && share_bottom != 0.f;
 #pragma unroll
-  for (int i = 0; i < Cols / 2; i += 4 * groups) {
+  for (int i = 0; i < Cols / 2; i += 4 * octets) {
     ptx::keep_order();
-    float2 top[groups], bottom[groups];
+    float2 top[octets], bottom[octets];
 #pragma unroll
-    for (int group = 0; group < groups; ++group) {
-      const int col = thread_col() + col_of(i + 4 * group);
-      top[group] = bottom[group] = {0.f, 0.f};
-      if (reads_top && col < cols) top[group] = reinterpret_cast<const float2*>(at.top)[col / 2];
-      if (reads_bottom && col < cols) bottom[group] = reinterpret_cast<const float2*>(at.bottom)[col / 2];
+    for (int octet = 0; octet < octets; ++octet) {
+      const int col = thread_col() + col_of(i + 4 * octet);
+      top[octet] = bottom[octet] = {0.f, 0.f};
+      if (reads_top && col < cols) top[octet] = reinterpret_cast<const float2*>(at.top)[col / 2];
+      if (reads_bottom && col < cols) bottom[octet] = reinterpret_cast<const float2*>(at.bottom)[col / 2];
     }
 #pragma unroll
-    for (int group = 0; group < groups; ++group) {
-      const int col = thread_col() + col_of(i + 4 * group);
-      const float* x = src.x + i + 4 * group;
-      const float2 &t = top[group], &b = bottom[group];
+    for (int octet = 0; octet < octets; ++octet) {
+      const int col = thread_col() + col_of(i + 4 * octet);
+      const float* x = src.x + i + 4 * octet;
+      const float2 &t = top[octet], &b = bottom[octet];
       if (at.has_top && col < cols)
         reinterpret_cast<float2*>(at.top)[col / 2] = {x[0] + share_top * t.x, x[1] + share_top * t.y};
       if (at.has_bottom && col < cols)

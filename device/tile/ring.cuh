@@ -13,10 +13,10 @@ struct Ring {
   ptx::u64 full[Stages];
   ptx::u64 empty[Stages];
 
-  __device__ void init(int consumer_warps, int producers = 1) {
+  __device__ void init(int arrivals_on_empty, int arrivals_on_full = 1) {
     for (int s = 0; s < Stages; ++s) {
-      ptx::mbarrier_init(&full[s], producers);
-      ptx::mbarrier_init(&empty[s], consumer_warps);
+      ptx::mbarrier_init(&full[s], arrivals_on_full);
+      ptx::mbarrier_init(&empty[s], arrivals_on_empty);
     }
   }
 
@@ -72,7 +72,11 @@ struct Cursor {
       ptx::mbarrier_wait(bar, phase);
   }
 
-  // Consumer: every thread waits, one thread a warp releases. release() leaves the cursor where it is.
+  // Consumer: every thread waits, one thread a warp releases, and by then all lanes of the warp must have returned from
+  // their wait: a lane that still asks could miss the phase, and wait for ever. Mostly a wgmma, a shuffle or
+  // __syncwarp() lies between. Where nothing does, the hardware sees to it: a converged warp asks once for all its
+  // lanes and gets one answer, so it does not diverge in a wait. The pipelines of CUTLASS rely on that too.
+  // release() leaves the cursor where it is.
   __device__ void wait(Ring<Stages>& r) { ptx::mbarrier_wait(&r.full[stage], phase); }
   __device__ void release(Ring<Stages>& r) const {
     if (threadIdx.x % 32 == 0) arrive_empty(r);

@@ -96,8 +96,8 @@ std::string step_lines(const BackwardStep& step) {
   const BwdVariant& v = step.variant;
   const Order& order = step.order;
   std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {} of Q, {} {} grad_o", v.tiles.q,
-                           v.tiles.kv, v.dims.qk, v.dims.v, counted(v.tiles.stages, "stage"), bwd_do_stages(v),
-                           bwd_do_slices(v) == 2 ? "halves of" : "of");
+                           v.tiles.kv, v.dims.qk, v.dims.v, counted(v.tiles.stages, "stage"), bwd_grad_o_stages(v),
+                           bwd_grad_o_slices(v) == 2 ? "halves of" : "of");
   lines += text("\n  warps      1 producer warpgroup, {} consumers: {}", bwd_consumers,
                 bwd_has_two_ctas(v) ? "one for grad_v, one for grad_k" : "64 keys each");
   if (bwd_by_columns(v))
@@ -112,9 +112,9 @@ std::string step_lines(const BackwardStep& step) {
                   step.same_traversal < order.pairs
                       ? text("; {} pairs so, the next {} the other way", step.same_traversal, step.same_traversal)
                       : std::string());
-  if (step.light_first > 0)
+  if (step.pairs_light_first > 0)
     lines += text("\n  kv tiles   of {} pairs from the last to the first, of the others from the first to the last",
-                  step.light_first);
+                  step.pairs_light_first);
   if (v.deterministic)
     lines += "\n  grad_q     its parts are added in the order of the kv tiles: bit-equal from run to run";
   return lines;
@@ -143,8 +143,8 @@ std::string step_lines(const AverageStep& step) {
 
 std::string step_lines(const AppendStep& step) {
   return text("\n  rows       {} of {} a CTA, {} for the heads of a row, {} each",
-              counted(append_groups_of_cta(step.variant), "group"), counted(append_lanes(step.variant), "lane"),
-              step.groups, counted(step.iterations, "iteration"));
+              counted(append_lane_groups_of_cta(step.variant), "group"), counted(append_lanes(step.variant), "lane"),
+              step.lane_groups, counted(step.iterations, "iteration"));
 }
 
 std::string launch_lines(const Launch& launch) {

@@ -31,13 +31,13 @@ Result<void> check_append(const Problem& p) {
   return {};
 }
 
-// Of a group of lanes that takes all heads of a row. q is not there in every call, but as a rule it is.
+// Of a lane group that takes all heads of a row. q is not there in every call, but as a rule it is.
 int64_t iterations_of_a_row(const Problem& p, AppendVariant v) {
   const int qk = static_cast<int>(p.dim_qk), heads_kv = static_cast<int>(p.heads_kv);
   return append_iterations_of(v, qk, static_cast<int>(p.heads_q)) + append_iterations_of(v, qk, heads_kv) +
          append_iterations_of(v, static_cast<int>(p.dim_v), heads_kv);
 }
-constexpr int most_iterations = 8;  // of a group: what it looked up is then an eighth of its work
+constexpr int most_iterations = 8;  // of a lane group: what it looked up is then an eighth of its work
 
 }  // namespace
 
@@ -53,13 +53,13 @@ Result<Plan> plan_append(const Problem& p, const Device& device, const Hints& hi
       .from = p.dtype, .to = p.dtype_kv, .dim = dim_of_rows(static_cast<int>(std::max(p.dim_qk, p.dim_v)))};
   const int64_t ctas = int64_t{usable_sms(p, device)} * append_ctas_per_sm(v);
   const int64_t iterations = iterations_of_a_row(p, v);
-  const int64_t all_groups = ctas * append_groups_of_cta(v);  // that are there at once
-  // A group of lanes looks for a row's place once, so that more heads a group save time where there are rows for all.
+  const int64_t all_groups = ctas * append_lane_groups_of_cta(v);  // that are there at once
+  // A lane group looks for a row's place once, so that more heads a group save time where there are rows for all.
   const int64_t of_group = std::clamp<int64_t>(p.rows_q() * iterations / all_groups, 1, most_iterations);
   const int64_t groups = ceil_div(iterations, of_group);
   plan.launches.push_back(
       {.kernel = kernel_of(v),
-       .grid = static_cast<int>(std::min(ctas, ceil_div(p.rows_q() * groups, append_groups_of_cta(v)))),
+       .grid = static_cast<int>(std::min(ctas, ceil_div(p.rows_q() * groups, append_lane_groups_of_cta(v)))),
        .step = AppendStep{v, static_cast<int>(groups), static_cast<int>(ceil_div(iterations, groups))},
        .overlaps = true});
   return plan;

@@ -266,11 +266,11 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
   const bool overlaps = !p.gate && delta_ctas > 0;
   if (grid > 0 && p.rows_kv() > 0) {
     const BackwardStep step = step_of(p, v, device, hints);
-    if (!dq_order_fits(step.order, step.light_first))
+    if (!dq_order_fits(step.order, step.pairs_light_first))
       return Failure{FH_INTERNAL,
                      text("the first {} pairs, whose lightest kv tile comes first, are not whole sections "
                           "of {} pairs. This is a bug of froghopper; please report it.",
-                          step.light_first, step.order.section)};
+                          step.pairs_light_first, step.order.section)};
     add(v, grid, step, overlaps);
   }
   // Sequences of lengths of their own have rows of no sequence, which are cleared.

@@ -44,7 +44,7 @@ bool keeps_sums(const Problem& p, const FwdVariant& v) {
 void take_parts(Plan& plan, const Tiling& tiling, int ctas) {
   const Problem& p = plan.problem;
   if (fwd_splits_evenly(tiling.variant)) {
-    const size_t rows = static_cast<size_t>(slot_of_part(ctas, false)) * m_tile_rows;
+    const size_t rows = static_cast<size_t>(place_of_part(ctas, false)) * m_tile_rows;
     plan.workspace.part_o = plan.workspace.take(rows * static_cast<size_t>(p.dim_v) * sizeof(float));
     plan.workspace.part_rows = plan.workspace.take(rows * sizeof(PartOfRow));
     plan.workspace.shared_q_tiles = plan.workspace.take(static_cast<size_t>(ctas) * sizeof(SharedQTile));

@@ -34,7 +34,7 @@ std::string words_of(const FillStep&) { return {}; }
 std::string words_of(const DequantiseStep&) { return {}; }
 std::string words_of(const CombineStep&) { return {}; }
 std::string words_of(const BackwardStep& step) {
-  return order_words(step.order) + (step.light_first > 0 ? text(" light {}", step.light_first) : "");
+  return order_words(step.order) + (step.pairs_light_first > 0 ? text(" light {}", step.pairs_light_first) : "");
 }
 std::string words_of(const DeltaStep&) { return {}; }
 std::string words_of(const GradQStep&) { return {}; }

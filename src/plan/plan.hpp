@@ -108,7 +108,7 @@ struct DeltaStep {
 struct BackwardStep {
   BwdVariant variant;
   Order order;
-  int same_traversal = 0, light_first = 0;  // of BwdParams
+  int same_traversal = 0, pairs_light_first = 0;  // of BwdParams
 };
 struct GradQStep {
   GradQVariant variant;
@@ -123,8 +123,8 @@ struct AverageStep {
 };
 struct AppendStep {
   AppendVariant variant;
-  int groups;      // of lanes that share the heads of a row
-  int iterations;  // of each of them
+  int lane_groups;  // that share the heads of a row
+  int iterations;   // of each of them
 };
 using Step = std::variant<ForwardStep, CombineStep, DeltaStep, BackwardStep, GradQStep, QuantiseStep, AverageStep,
                           FillStep, DequantiseStep, AppendStep>;

@@ -191,7 +191,7 @@ int box_of_pages(const Problem& p, const Tiles& tiles) {
 
 KvLayout kv_layout(const Problem& p, const Tiles& tiles) {
   if (!p.paged()) return KvLayout::contiguous;
-  return box_of_pages(p, tiles) >= tuning::page_box_least ? KvLayout::paged_tma : KvLayout::paged_cp_async;
+  return box_of_pages(p, tiles) >= tuning::page_box_least ? KvLayout::pages : KvLayout::page_rows;
 }
 
 FwdKv kv_of(const Problem& p) {

@@ -38,17 +38,17 @@ int64_t rows_of_one(int64_t bound, int64_t all, const Problem& p) {
 int64_t mean_rows_q(const Problem& p) { return p.varlen ? rows_of_one(p.seq_q, p.total_q, p) : p.seq_q; }
 int64_t mean_rows_kv(const Problem& p) { return p.kv_is_packed() ? rows_of_one(p.seq_kv, p.total_kv, p) : p.seq_kv; }
 
-// Calls with the q tile (of gradients the kv tile) of each item, one after the other. last_first: pairs whose last tile
-// comes first.
-void each_tile(const Order& order, int heads, bool ragged, int last_first, const std::function<void(int)>& call) {
+// Calls with the q tile (of gradients the kv tile) of each item, one after the other. pairs_falling: pairs whose last
+// tile comes first.
+void each_tile(const Order& order, int heads, bool ragged, int pairs_falling, const std::function<void(int)>& call) {
   if (!ragged) {
-    for (int number = 0; number < order.items; ++number) call(item_in_dq_order(order, number, last_first).of_pair);
+    for (int number = 0; number < order.items; ++number) call(item_in_dq_order(order, number, pairs_falling).of_pair);
     return;
   }
   for (int sequence = 0; sequence < order.pairs / std::max(heads, 1); ++sequence)
     for (int number = 0; number < order.items_of_pair * heads; ++number) {
       const int tile = item_in_sequence(number, order.items_of_pair, heads, order.section).of_pair;
-      call(last_first > 0 ? tile : order.items_of_pair - 1 - tile);
+      call(pairs_falling > 0 ? tile : order.items_of_pair - 1 - tile);
     }
 }
 
@@ -59,7 +59,7 @@ struct Main {
   Order order;
   int heads;  // items of a tile
   bool ragged;
-  int last_first;  // pairs whose last tile comes first
+  int pairs_falling;  // pairs whose last tile comes first
   int workers, sms_of_worker;
   double iterations_left;  // of an item when the next one is asked for
   Rate rate;
@@ -87,7 +87,7 @@ Main main_of(const Problem& p, const ForwardStep& step, int grid, const Device& 
          .order = step.order,
          .heads = static_cast<int>(p.heads_q / step.pack_gqa.heads),
          .ragged = v.ragged,
-         .last_first = v.mask != Mask::none ? step.order.pairs : 0,
+         .pairs_falling = v.mask != Mask::none ? step.order.pairs : 0,
          .workers = std::min(grid, usable_sms(p, device)),  // two CTAs of one share its speed
          .sms_of_worker = 1,
          .iterations_left = iterations_left(v, parts),
@@ -119,7 +119,7 @@ Main main_of(const Problem& p, const BackwardStep& step, int grid, const Device&
          .order = step.order,
          .heads = static_cast<int>(p.heads_kv),
          .ragged = v.ragged,
-         .last_first = step.light_first,
+         .pairs_falling = step.pairs_light_first,
          .workers = grid / bwd_ctas(v),
          .sms_of_worker = bwd_ctas(v),
          .iterations_left = 0,
@@ -144,7 +144,7 @@ Shares shares_of(const Main& m) {
   const int64_t items = m.ragged ? m.order.pairs * m.tiles_of_pair : m.order.items;
   if (items <= items_simulated) {
     Workers workers(m.workers, m.rate, m.iterations_left);
-    each_tile(m.order, m.heads, m.ragged, m.last_first, [&](int tile) { workers.take(m.tiles[tile]); });
+    each_tile(m.order, m.heads, m.ragged, m.pairs_falling, [&](int tile) { workers.take(m.tiles[tile]); });
     return {workers.busiest(), workers.all()};
   }
   Load all;

@@ -107,7 +107,7 @@ int64_t batch_bytes(const View& v) { return v.batch <= 1 || v.empty() ? 0 : v.st
 
 int64_t granule_bytes(const View& v) { return std::gcd(stride_bytes(v, v.stride_seq, v.seq), batch_bytes(v)); }
 
-Result<void> check_slots(const Named& tensor) {
+Result<void> check_page_rows(const Named& tensor) {
   const auto& [name, v] = tensor;
   const int64_t bytes = granule_bytes(v);
   if (bytes <= std::numeric_limits<int>::max()) return {};

@@ -41,7 +41,7 @@ Result<MapShape> ragged_shape(const Named&, int rows, const void* stand_in);
 
 // Pages of which less than 8 rows follow each other are copied without the map, but by the same granules: PageParams
 // has the bytes of one in an int.
-Result<void> check_slots(const Named&);
+Result<void> check_page_rows(const Named&);
 // Entries of a block table, which kernels find with 32 bits.
 Result<void> check_table(const View& block_table);
 

@@ -69,7 +69,7 @@ Result<Params> make_params(const Driver&, const Run& run, const AppendStep& step
       if (auto ok = check_layout({i == 0 ? "norm_q" : "norm_k", *part.weights}); !ok) return ok.failure();
     params.tensors[i] = tensor_of(problem, step.variant, part);
   }
-  params.groups = step.groups;
+  params.lane_groups = step.lane_groups;
   params.iterations = step.iterations;
   params.rows = static_cast<int>(problem.rows_q());
   params.seq_q = static_cast<int>(problem.seq_q);

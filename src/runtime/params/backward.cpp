@@ -92,7 +92,7 @@ BwdParams plain_params(const Run& run, const BackwardStep& step) {
   params.seq_q = static_cast<int>(problem.seq_q);
   params.seq_kv = static_cast<int>(problem.seq_kv);
   params.same_traversal = step.same_traversal;
-  params.light_first = step.light_first;
+  params.pairs_light_first = step.pairs_light_first;
   params.mask = mask_of(problem);
   params.scale = problem.scale;
   const ScaleParams scale = scale_of(problem);

@@ -120,9 +120,9 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
     if (auto ok = check_layout(tensor); !ok) return ok.failure();
   if (problem.paged())
     if (auto ok = check_table(views.block_table); !ok) return ok.failure();
-  if (step.variant.kv.layout == KvLayout::paged_cp_async)
+  if (step.variant.kv.layout == KvLayout::page_rows)
     for (const Named& tensor : {Named{"k", views.k}, Named{"v", views.v}})
-      if (auto ok = check_slots(tensor); !ok) return ok.failure();
+      if (auto ok = check_page_rows(tensor); !ok) return ok.failure();
   const void* const stand_in = views.q.data;  // q is never empty in a launch
   // PackGQA tiles read K and V once, at the memory's speed: there L2 must not read ahead of the copy engine, which
   // costs 6 % on an H200. With 8-bit K and V and head dims above 256 there is room only for two tiles, and reading
