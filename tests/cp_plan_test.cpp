@@ -165,7 +165,7 @@ TEST(ContextParallelPlan, what_cannot_be_is_said) {
       {refusal(with([](fh_problem& p) { p.invariant = 1; }), same), "invariant is set"},
       {refusal(with([](fh_problem& p) { p.gate = 1; }), same), "gate is set"},
       {refusal(with([](fh_problem& p) { p.scale_tokens = 1; }), same), "scale_tokens is set"},
-      {refusal(with([](fh_problem& p) { p.dtype = FH_E4M3; }), same), "8-bit types do not go over ranks"},
+      {refusal(with([](fh_problem& p) { p.dtype = FH_E4M3; }), same), "Of 8 bits only k and v may be"},
       {refusal(with([](fh_problem& p) { p.op = FH_APPEND; }), same), "must be FH_FORWARD or FH_BACKWARD"},
       {refusal(with([](fh_problem& p) { p.heads_kv = 5; }), same), "heads_kv"},
       {refusal(causal(64, 6, 2), scheme(FH_CP_ALL_TO_ALL)), "heads_q is 6, which ranks, 4, does not divide"},
