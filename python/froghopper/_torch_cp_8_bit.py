@@ -43,14 +43,20 @@ def quantised(group: Any, k: Tensor, v: Tensor, kv_dtype: str) -> tuple[Tensor, 
     groups.collective(of_device, of_all_ranks, largest, largest)
     scales = torch.where(largest > 0, largest / torch.finfo(dtype).max, 1.0)
     heads = k.shape[2]
-    made = [(x / scale[:, None]).to(dtype) for x, scale in ((k, scales[:heads]), (v, scales[heads:]))]
-    return made[0], made[1], scales[:heads], scales[heads:]
+    return rounded(k, scales[:heads], dtype), rounded(v, scales[heads:], dtype), scales[:heads], scales[heads:]
+
+
+def rounded(x: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """In units of the scales. Not all releases of PyTorch make NaN of an infinite element; some make 448 of it."""
+    units = x / scales[:, None]
+    return units.masked_fill_(units.isinf(), float("nan")).to(dtype)
 
 
 def largest_of(x: Tensor) -> Tensor:
-    """[heads] float32, 0 where there are no rows."""
+    """[heads] float32, 0 where there are no rows. Infinite elements and NaN do not count: they become NaN, and so do
+    the rows that attend to them, but no others."""
     if not x.numel(): return x.new_zeros(x.shape[2], dtype=torch.float32)
-    return x.abs().amax(dim=(0, 1, 3)).float()
+    return x.abs().nan_to_num_(0.0, 0.0).amax(dim=(0, 1, 3)).float()
 
 
 def of_all_ranks(x: Tensor, _: Tensor, group: Any) -> None: dist.all_reduce(x, dist.ReduceOp.MAX, group=group)
