@@ -14,7 +14,7 @@ _Static_assert(offsetof(fh_cp_problem, documents) == 68 && sizeof(fh_cp_problem)
 _Static_assert(offsetof(fh_cp_transport, exchange) == 32 && sizeof(fh_cp_transport) == 80, "fh_cp_transport");
 _Static_assert(offsetof(fh_cp_topology, forward_flops) == 104 && sizeof(fh_cp_topology) == 120, "fh_cp_topology");
 _Static_assert(sizeof(fh_cp_memory) == 56, "fh_cp_memory");
-_Static_assert(offsetof(fh_cp_tensors, grad_o) == 72 && sizeof(fh_cp_tensors) == 128, "fh_cp_tensors");
+_Static_assert(offsetof(fh_cp_tensors, tables) == 120 && sizeof(fh_cp_tensors) == 144, "fh_cp_tensors");
 
 enum { ROWS = 20, HEADS = 2, DIM = 8, NUMBERS = ROWS * HEADS * DIM };
 
