@@ -84,7 +84,7 @@ std::string usage_error(const CLI::App* program, const CLI::Error& error) {
       {R"(^(\S+) is required$)", "$1 must be given, but is not"},
       {R"(^(\S+): must )", "$1 must "},
       {R"(^(\S+): (.*) not in \{auto,cpu,hopper\}$)",
-       "$1 must be auto, cpu or hopper, but is \"$2\". Other GPUs are for explain and prepare"},
+       "$1, or --target, must be auto, cpu or hopper, but is \"$2\". Other GPUs are for explain and prepare"},
   };
   std::string command = "froghopper", what = error.what(), meant;
   for (const CLI::App* one : program->get_subcommands()) {

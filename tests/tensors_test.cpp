@@ -197,7 +197,7 @@ const BadTensors bad_tensors[] = {
      "all strides of o are 0, so its 2 x 100 x 8 rows would be the same one. Without gaps the strides of batch, seq "
      "and head are 51200, 512 and 64."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64 acc", [](fh_tensors& t) { t.grad_k.stride_seq = 64; },
-     "grad_k.stride_head is 64, but 12800 elements lie within one step of it, so rows of grad_k would overlap. "
+     "grad_k.stride_seq is 64, but 128 elements lie within one step of it, so rows of grad_k would overlap. "
      "Without gaps the strides of batch, seq and head are 25600, 128 and 64."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv100 d64", [](fh_tensors& t) { t.grad_q = t.q; },
      "grad_q and q are at the same address 0x100000000; grad_q is written while q is still read. Give grad_q its own "

@@ -81,9 +81,13 @@ bool run_rank(const fh_problem& whole, fh_cp_scheme scheme, int64_t rank, Post& 
               std::vector<float>& o) {
   fh_cp_problem problem = fh_cp_problem_init();
   problem.whole = &whole, problem.ranks = ranks, problem.rank = rank, problem.scheme = scheme;
+  Rank context{&post, rank};
   fh_cp_plan* made = nullptr;
-  if (fh_cp_plan_create(&problem, "cpu", &made) != FH_OK)
-    return std::fprintf(stderr, "%s\n", fh_cp_last_error()), false;
+  if (fh_cp_plan_create(&problem, "cpu", &made) != FH_OK) {
+    std::fprintf(stderr, "%s\n", fh_cp_last_error());
+    cancel(&context);  // the others would wait for this rank; fh_cp_plan_run tells them itself what it refuses
+    return false;
+  }
   const std::unique_ptr<fh_cp_plan, void (*)(fh_cp_plan*)> plan(made, fh_cp_plan_destroy);
   if (rank == 1) std::printf("%s\n", fh_cp_plan_text(made));
 
@@ -100,10 +104,10 @@ bool run_rank(const fh_problem& whole, fh_cp_scheme scheme, int64_t rank, Post& 
                            v = shard(in.v, heads_kv * dim);
   std::vector<float> mine(q.size());
 
-  Rank context{&post, rank};
   fh_cp_transport transport = fh_cp_transport_init();
   transport.context = &context, transport.ranks = ranks, transport.rank = rank;
   transport.exchange = exchange, transport.wait = wait, transport.cancel = cancel;
+  transport.error = [](void*) { return "another rank has failed, or sent another number of bytes."; };
   fh_cp_tensors tensors = fh_cp_tensors_init();
   tensors.q = q.data(), tensors.k = k.data(), tensors.v = v.data(), tensors.o = mine.data();
   const uint64_t bytes = fh_cp_plan_workspace_bytes(made);
@@ -149,13 +153,7 @@ int main() {
     bool ran[ranks];
     std::vector<std::thread> threads;
     for (int64_t rank = 0; rank < ranks; ++rank)
-      threads.emplace_back([&, rank] {
-        ran[rank] = run_rank(whole, scheme, rank, post, s, o);
-        if (!ran[rank]) {  // the others wait for it
-          Rank own{&post, rank};
-          cancel(&own);
-        }
-      });
+      threads.emplace_back([&, rank] { ran[rank] = run_rank(whole, scheme, rank, post, s, o); });
     for (std::thread& thread : threads) thread.join();
     double error = 0;
     for (size_t i = 0; i < o.size(); ++i)

@@ -23,7 +23,8 @@
  *   (5) Calls that can fail return fh_status, and fh_cp_last_error() explains the last failure on this thread. The
  *       outputs of a failed call are undefined. If it failed after data moved, the transport was cancelled.
  *       FH_LAUNCH_FAILED: a callback failed, and the text comes from it. FH_INVALID_PROBLEM of fh_cp_plan_run: ranks
- *       disagree about what is computed; every rank gets it, and nothing has moved. A rank that gets no plan cannot
+ *       disagree about what is computed; every rank gets it, and nothing has moved. Do not call `cancel` then: other
+ *       ranks may still read what this one has said. A rank that gets no plan cannot
  *       tell the others: if they run already, its caller calls `cancel` of the transport.
  *   (6) The library never prints, never exits, never allocates device memory and never synchronises a stream. It waits
  *       only inside the callbacks of the caller.

@@ -39,12 +39,12 @@ def check_axes(q: Shape, k: Shape, causal: bool, where: tuple[str, int] | None =
                              f"{turned}.")
 
 
-def note_of_axes(q: Shape, k: Shape) -> str:
+def note_of_axes(q: Shape, k: Shape, turned: str = TURNED) -> str:
     """What explain says of shapes that right axes have too, but rarely: there are more heads than rows, of queries and
     of keys. A step of decoding has one row."""
     if len(q) != 4 or len(k) != 4 or q[1] == 1 or q[2] <= q[1] or k[2] <= k[1]: return ""
     return (f"q has the shape {list(q)} and k {list(k)}, which is read as {LAYOUT}: more heads than rows. If they are "
-            f"[batch, heads, seq, dim], {TURNED}.")
+            f"[batch, heads, seq, dim], {turned}.")
 
 
 SAME_AXES = {"batch": "sequences", "seq": "rows", "total": "rows", "heads": "heads", "dim": "columns"}

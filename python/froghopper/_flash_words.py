@@ -151,6 +151,14 @@ def names_of(function: str, words: dict[str, Any]) -> dict[str, str]:
     return NAMES | {"seqused_kv": "cache_seqlens" if of_cache else "seqused_k", other: table}
 
 
+def one_table(page_table: Tensor | None, block_table: Tensor | None) -> Tensor | None:
+    """FlashAttention 3's word, or that of FlashAttention 2."""
+    if page_table is not None and block_table is not None:
+        raise InvalidType("a table of pages is given twice, by the word of FlashAttention 2 and by that of 3. Leave "
+                          "one out.")
+    return page_table if block_table is None else block_table
+
+
 def by_name(function: str, names: Sequence[str], given: Sequence[Any], words: dict[str, Any]) -> dict[str, Any]:
     if len(given) > len(names):
         raise InvalidType(f"{function} is given {counted(len(given), 'argument')} in the order {', '.join(names)}, "

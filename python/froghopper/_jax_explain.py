@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from froghopper._axes import note_of_axes
+from froghopper._axes import SWAPPED, note_of_axes
 from froghopper._call import explain as explain_problem
 from froghopper._errors import InvalidType
 from froghopper._jax_problem import check_derivative, described, fits, kind_of
@@ -47,7 +47,7 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *others: Any, target: s
         given = defaults | translated("attention", "jax", options, defaults.keys()) | dict(q=q, k=k, v=v)
         jax.eval_shape(look, {name: x for name, x in given.items() if all(map(is_described, leaves_of(x)))})
         told = "\n\n".join(in_python(explain_problem(problem, target or target_of(q))) for problem in problems)
-        note = note_of_axes(q.shape, k.shape)
+        note = note_of_axes(q.shape, k.shape, SWAPPED)
         return f"{told.rstrip()}\naxes         {note}\n" if note else told
     except Exception as error: return f"not computed {named_by(names, error)}"  # also what JAX says of its arrays
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What flash_attn_with_kvcache does with a cache: everything is checked, then new rows are written into it, then q
-attends to it where it lies.
+"""What flash_attn_with_kvcache does with a cache: it checks everything, then writes new rows, then attends to them all.
 
 Lengths in host memory are read and checked. Those on a GPU are not, since that would wait for it: there a row that has
 no place in the cache is not written, and no index leaves a tensor, whatever the numbers are.
@@ -39,9 +38,9 @@ def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None,
     check_rank("q", q.shape, cu_seqlens_q is not None)
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.ndim != 4 or cache.stride(-1) != 1:
-            raise InvalidTensor(f"{name} must be [rows, seq, heads, dim] with the last stride 1, but has the shape "
-                                f"{list(cache.shape)} and the strides {list(cache.stride())}. Use "
-                                f"{name}.contiguous().")
+            out = f"Use {name}.contiguous()" if cache.ndim == 4 else "Give it 4 dimensions"
+            raise InvalidTensor(f"{name} must be [batch, seq, heads, dim] with the last stride 1, but has the shape "
+                                f"{list(cache.shape)} and the strides {list(cache.stride())}. {out}.")
     if k_cache.shape[:3] != v_cache.shape[:3]:
         raise InvalidTensor(f"v_cache must have the rows, seq and heads of k_cache, {list(k_cache.shape[:3])}, but "
                             f"has the shape {list(v_cache.shape)}. Give both caches equally many of them.")
@@ -55,8 +54,8 @@ def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None,
     if table is not None: check_table(table, q)
     held, name = (k_cache, "k_cache") if table is None else (table, "page_table")
     if lengths["cache_batch_idx"] is None and held.shape[0] != batch:
-        raise InvalidProblem(f"{name} must have a row for each sequence of q, {batch} in all, but has "
-                             f"{held.shape[0]}. Give cache_batch_idx.")
+        raise InvalidProblem(f"{name} must have a row for each sequence of q, {batch} in all, but has {held.shape[0]}. "
+                             f"Give cache_batch_idx{' or, for a pool of pages, page_table' * (table is None)}.")
     if cu_seqlens_q is not None and max_seqlen_q is None:
         raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, but is None. Give an upper bound on the "
                              "rows of a sequence.")
@@ -132,9 +131,10 @@ def check_counts(name: str, x: Tensor, count: int, q: Tensor) -> None:
     check_place(name, x, q)
     types = (torch.int32, torch.int64) if name == "cache_batch_idx" else (torch.int32,)
     if x.dtype not in types or x.shape != (count,):
+        out = f"Give it {counted(count, 'number')}." if x.dtype in types else f"Use {name}.int() for the type."
         raise InvalidType(f"{name} must be int32 [{count}], a number for each "
                           f"sequence{' and the end' * name.startswith('cu_')}, but is {x.dtype} with the shape "
-                          f"{list(x.shape)}. Use {name}.int() for the type.")
+                          f"{list(x.shape)}. {out}")
 
 
 def batch_of(q: Tensor, cu_seqlens_q: Tensor | None) -> int:

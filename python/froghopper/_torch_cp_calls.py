@@ -132,7 +132,11 @@ def total_of(said: list[dict[str, Any]]) -> int: return sum(each["rows"] for eac
 def check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor | None, documents: Tensor | None,
           options: Options) -> None:
     """Types, devices and shapes of this rank's tensors."""
-    for name, x in (("q", q), ("k", k), ("v", v)): check_rank(name, x.shape, False, ends="")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if documents is not None and x.ndim == 3:
+            raise InvalidProblem(f"{name} must be [1, rows, heads, dim] with cu_seqlens, but has the shape "
+                                 f"{list(x.shape)}. Use {name}[None].")
+        check_rank(name, x.shape, False, ends="")
     calls.check(calls.Inputs(q, k, v, sink, None, None, None, None, slopes), calls.Options(
         calls.LOOK, calls.LOOK, *options[1:6], False, options.deterministic, 0, 0, False))
     if q.shape[1] != k.shape[1]:

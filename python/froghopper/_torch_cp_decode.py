@@ -27,6 +27,7 @@ from froghopper._torch_cp_calls import numbers_of
 from froghopper._torch_cp_ops import fake_forward
 from froghopper._torch_options import plain, whole
 from froghopper._values import flag, shown
+from froghopper._words import takes_words_of_others
 
 Heads = Literal["all", "sharded"]
 
@@ -61,6 +62,7 @@ def decode(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, seqused_kv: Ten
            return_lse: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
 
+@takes_words_of_others("torch.context_parallel")
 def decode(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, seqused_kv: Tensor | None = None,
            block_table: Tensor | None = None, max_seqlen_kv: int | None = None, newest: bool | Tensor | None = None,
            scale: float | None = None, softcap: float | None = None, sink: Tensor | None = None, heads: Heads = "all",

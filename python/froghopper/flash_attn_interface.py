@@ -45,8 +45,9 @@ from torch import Tensor
 from froghopper import _kv_cache as kv_cache
 from froghopper._errors import InvalidProblem
 from froghopper._flash_words import (OF_ENDS, OF_KV, OF_QKV, WHOLE, by_name, cache_order, columns, dense_keys,
-                                     dense_order, extras_of, in_any_order, length_of, options_of, packed_order,
-                                     pair_order, parts_of, refuse, scales_of, speaks_of, without_gradients)
+                                     dense_order, extras_of, in_any_order, length_of, one_table, options_of,
+                                     packed_order, pair_order, parts_of, refuse, scales_of, speaks_of,
+                                     without_gradients)
 from froghopper._kv_cache import get_scheduler_metadata, reshape_and_cache_flash
 from froghopper._merge import flash_attn_combine, merge_attn_states
 from froghopper._pages import table_of
@@ -348,8 +349,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     refuse(qv=qv)
     if return_softmax_lse is not True and return_softmax_lse is not False:
         return_softmax_lse = plain(flag, "return_softmax_lse", return_softmax_lse)
-    table = page_table if block_table is None else block_table  # FlashAttention 2's word
-    longest = length_of("max_seqlen_q", max_seqlen_q)
+    table, longest = one_table(page_table, block_table), length_of("max_seqlen_q", max_seqlen_q)
     lengths = dict(cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
                    cu_seqlens_k_new=None if k is None and table is not None else cu_seqlens_k_new)  # as engines do
     kv_cache.check_tensors(q, k_cache, v_cache, k, v, lengths, cu_seqlens_q, longest, table)

@@ -90,7 +90,7 @@ class Pattern:
 def outside_of_graphs(function: Rule) -> Rule:
     """The function, which torch.compile runs and does not look into: it would find no rule in a mask function."""
     disable: Any = torch.compiler.disable  # has no types
-    made: Rule = disable(function)
+    made: Rule = disable(function, reason="froghopper.transformers makes its mask between two graphs")
     return made
 
 

@@ -23,8 +23,8 @@ def case_of_8_bits(name): return CASES[name] | dict(dtype="bfloat16", dims=(32, 
 
 
 def in_8_bits(rank, size):
-    """Of each of OF_8_BITS and scheme: places, o, lse and the bytes that this rank has received, or the refusal; and
-    what a call with gradients, one in f32 and one of another type are answered with."""
+    """Of each of OF_8_BITS and scheme: places, o, lse and the bytes that this rank has received, or the refusal; what
+    calls that cannot be are answered with; and what infinite gives."""
     found = {}
     for (name, kv_dtype), scheme in itertools.product(OF_8_BITS.items(), SCHEMES[1:]):
         case = case_of_8_bits(name)
@@ -41,7 +41,17 @@ def in_8_bits(rank, size):
         lambda: cp.attention(x.clone().requires_grad_(), x, x, kv_dtype=torch.float8_e4m3fn),
         lambda: cp.attention(x.float(), x.float(), x.float(), kv_dtype="float8_e4m3fn"),
         lambda: cp.attention(x, x, x, kv_dtype=torch.int8),
-        lambda: cp.attention(x, x, x, kv_dtype="float8_e5m2" if rank else "float8_e4m3fn"))]
+        lambda: cp.attention(x, x, x, kv_dtype="float8_e5m2" if rank else "float8_e4m3fn"))], infinite(rank)
+
+
+def infinite(rank):
+    """o where rank 1's first key has an infinite element in head 0, and of the same without it; contiguous."""
+    places = cp.positions(64, layout="contiguous")
+    q, k, v = (x[:, places] for x in whole_of(case_of_8_bits("bf16") | dict(rows=64))[:3])
+    other = k.clone()
+    if rank == 1: other[:, 0, 0, 0] = float("inf")
+    return [cp.attention(q, each, v, causal=True, layout="contiguous", kv_dtype="float8_e4m3fn")
+            for each in (other, k)]
 
 
 ROUNDS = [[("2", in_8_bits, 2, 30), ("4", in_8_bits, 4, 30)]]

@@ -91,6 +91,12 @@ def test_8_bits_move_half_the_bytes_and_ranks_agree(found):
     assert np.all(np.abs(of_two - of_four) <= 2.0 ** -7 * largest)
 
 
+def test_an_infinite_element_is_nan_for_rows_that_attend_to_it(found):
+    (bad, good), (bad_1, _), *_ = (each[2] for each in found(2))
+    assert torch.equal(bad, good), "no row of rank 0 attends to it"
+    assert bad_1[:, :, 0].isnan().all() and bad_1[:, :, 2:].isfinite().all(), "those of key head 0 do"
+
+
 def test_8_bits_that_cannot_be(found):
     for each in found(2):
         for (kind, said, *_), wanted in zip(each[1], (

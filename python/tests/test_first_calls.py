@@ -129,3 +129,23 @@ def test_help_has_all_that_is_public():
     assert jax
     for name in ("attention", "context_parallel", "explain", "quantise"): assert name in froghopper.jax.__doc__
     for name in froghopper.MODULES: assert f"froghopper.{name} " in froghopper.__doc__
+
+
+def test_what_a_cache_is_told_in_its_own_words():
+    def call(cache=CACHE, **words):
+        return fa.flash_attn_with_kvcache(Q, cache, cache, **dict(cache_seqlens=USED) | words)
+    refused("a table of pages is given twice.*Leave one out", lambda: call(POOL, block_table=TABLE, page_table=TABLE))
+    refused("cache_seqlens must be int32.*Give it 2 numbers", lambda: call(cache_seqlens=USED[:1]))
+    refused("k_cache must be .batch, seq, heads, dim.*Give it 4 dimensions", lambda: call(CACHE[0]))
+    refused("Give cache_batch_idx or, for a pool of pages, page_table", lambda: call(POOL))
+
+
+def test_axes_in_the_words_of_jax():
+    jax = pytest.importorskip("froghopper.jax", reason="JAX is not installed")
+    told = jax.explain(np.zeros((2, 16, 256, 64), "float32"), *[np.zeros((2, 4, 256, 64), "float32")] * 2, causal=True)
+    assert "swapaxes" in told and "froghopper.torch" not in told
+
+
+def test_words_of_decode():
+    from froghopper.torch import context_parallel as cp
+    refused("decode.* has no argument causal. It has block_table", lambda: cp.decode(Q, CACHE, CACHE, causal=True))

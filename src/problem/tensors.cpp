@@ -173,6 +173,8 @@ std::string wrong_view(const Problem& p, const Tensor& tensor, Use use, const Vi
 std::string rows_overlap(const Tensor& tensor, const View& view) {
   if (view.empty()) return {};
   auto axes = axes_of(view);
+  // Of equal strides that of the outer axis is wrong, if heads lie within rows as usual.
+  if (tensor.field.strided()) std::reverse(axes.begin(), axes.end());
   std::stable_sort(axes.begin(), axes.end(), [](const Axis& a, const Axis& b) { return a.stride < b.stride; });
   int64_t span = view.dim;  // elements from the first to one past the last of what lies inside
   for (const Axis& axis : axes) {
