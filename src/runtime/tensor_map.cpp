@@ -118,7 +118,7 @@ Result<void> check_page_rows(const Named& tensor) {
 }
 
 Result<void> check_table(const View& table) {
-  if (1.0 * table.stride_seq * table.seq < 1.0 * std::numeric_limits<int>::max()) return {};
+  if (1.0 * table.stride_seq * (table.seq - 1) < 1.0 * std::numeric_limits<int>::max()) return {};
   return misfit(text(
       "block_table.stride_seq is {}, so the {} entries of a sequence span 2^31 entries or more. Copy the table so "
       "that its columns lie side by side.",
