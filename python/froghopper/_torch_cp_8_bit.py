@@ -20,8 +20,8 @@ def name_of(kv_dtype: Any) -> str:
     if kv_dtype is None: return ""
     name = kv_dtype if isinstance(kv_dtype, str) else NAMES.get(kv_dtype) if isinstance(kv_dtype, torch.dtype) else None
     if name not in NAMES.values():
-        raise InvalidProblem(f"kv_dtype must be {' or '.join(map(str, NAMES))}, or None for the type of q, but is "
-                             f"{shown(kv_dtype)}. Give one of them.")
+        raise InvalidProblem(f"kv_dtype must be {' or '.join(map(str, NAMES))}, the name of one, or None for the "
+                             f"type of q, but is {shown(kv_dtype)}. Give one of them.")
     return str(name)
 
 
