@@ -6,7 +6,6 @@ All groups are run once, by context_parallel_ranks.py; the tests look at what th
 """
 import ctypes
 import functools
-import pathlib
 import pickle
 import re
 import types
@@ -14,27 +13,21 @@ import types
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
-    pytest.skip("this PyTorch has no gloo", allow_module_level=True)
+from context_parallel_groups import need_library, run_ranks, torch
 
-from froghopper import _library, _parallel
-
-if not pathlib.Path(_library.library().path).resolve().with_name(_parallel.NAME).exists():
-    pytest.skip(f"{_parallel.NAME} is not beside the library", allow_module_level=True)
+need_library()
 
 from context_parallel_ranks import CASES, CHUNKED, CHUNKS, GRIDS, RUNS, SCHEMES, TIMEOUT, whole_of
 from plain import Options, Sequence, backward, excess, forward
-from programs import run_python
 
 import froghopper
 from froghopper import _c
 from froghopper import _c_parallel as c
+from froghopper import _library, _parallel
 from froghopper import _torch_cp_documents as documents
 from froghopper import _torch_cp_transport as transport
 from froghopper import torch as froghopper_torch
 
-HERE = pathlib.Path(__file__).resolve().parent
 REFUSED = {("window, both sides", "ring"): "window.*the ring takes", ("slopes", "ring"): "alibi.*ring",
            ("window, both sides", "all_to_all_ring"): "window.*the ring.*Use scheme=\"all_to_all_gather\"",
            ("slopes", "all_to_all_ring"): "alibi.*Use scheme=\"all_to_all_gather\" with a causal mask",
@@ -49,7 +42,7 @@ SLOW = 3  # seconds that a busy machine may add to a timeout
 def found(tmp_path_factory):
     """A function of a job: what its ranks have found, None for those that did not end."""
     folder = tmp_path_factory.mktemp("ranks")
-    run_python(str(HERE / "context_parallel_ranks.py"), str(folder), OMP_NUM_THREADS="1", FROGHOPPER_THREADS="1")
+    run_ranks("context_parallel_ranks.py", folder)
 
     def of(job, size):
         files = [folder / f"{job}.{rank}" for rank in range(size)]

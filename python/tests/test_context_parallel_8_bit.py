@@ -5,30 +5,22 @@ sequence whose k and v are quantised as one rank would quantise them.
 All groups are run once, by context_parallel_8_bit_ranks.py; the tests look at what their ranks have found.
 """
 import functools
-import pathlib
 import pickle
 import re
 
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
-    pytest.skip("this PyTorch has no gloo", allow_module_level=True)
+from context_parallel_groups import need_library, run_ranks, torch
 
-from froghopper import _library, _parallel
-
-if not pathlib.Path(_library.library().path).resolve().with_name(_parallel.NAME).exists():
-    pytest.skip(f"{_parallel.NAME} is not beside the library", allow_module_level=True)
+need_library()
 
 from context_parallel_8_bit_ranks import OF_8_BITS, case_of_8_bits
 from context_parallel_ranks import GRIDS, SCHEMES, whole_of
 from plain import Options, Sequence, excess, forward
-from programs import run_python
 
 from froghopper.torch import context_parallel as cp
 
-HERE = pathlib.Path(__file__).resolve().parent
 REFUSED = dict.fromkeys((("six heads", scheme) for scheme in ("all_to_all", *GRIDS)), "heads_.* is (6|3)")
 
 
@@ -36,7 +28,7 @@ REFUSED = dict.fromkeys((("six heads", scheme) for scheme in ("all_to_all", *GRI
 def found(tmp_path_factory):
     """A function of a number of ranks: what they have found."""
     folder = tmp_path_factory.mktemp("ranks")
-    run_python(str(HERE / "context_parallel_8_bit_ranks.py"), str(folder), OMP_NUM_THREADS="1", FROGHOPPER_THREADS="1")
+    run_ranks("context_parallel_8_bit_ranks.py", folder)
     return lambda size: [pickle.loads((folder / f"{size}.{rank}").read_bytes()) for rank in range(size)]
 
 

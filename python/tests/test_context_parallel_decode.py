@@ -4,33 +4,26 @@
 All groups are run once, by context_parallel_decode_ranks.py; the tests look at what their ranks have found.
 """
 import functools
-import pathlib
 import pickle
 import re
 
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
-    pytest.skip("this PyTorch has no gloo", allow_module_level=True)
+from context_parallel_groups import run_ranks, torch  # first: it skips the module where there is no PyTorch
 
 from context_parallel_decode_ranks import CASES, LENGTHS, WAYS, lengths_of, parts_of, whole_of
 from plain import Options, Sequence, excess, forward
-from programs import run_python
 
 import froghopper
 from froghopper.torch import context_parallel as cp
-
-HERE = pathlib.Path(__file__).resolve().parent
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """A function of a job: what its ranks have found."""
     folder = tmp_path_factory.mktemp("ranks")
-    run_python(str(HERE / "context_parallel_decode_ranks.py"), str(folder), OMP_NUM_THREADS="1",
-               FROGHOPPER_THREADS="1")
+    run_ranks("context_parallel_decode_ranks.py", folder)
     return lambda job, size: [pickle.loads((folder / f"{job}.{rank}").read_bytes()) for rank in range(size)]
 
 
