@@ -132,7 +132,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
                               0.0 if softcap is None else plain(number, "softcap", softcap),
                               None if scale is None else plain(number, "scale", scale), decided(deterministic),
                                 transfers, plain(whole_number, "heads_ranks", heads_ranks),
-                                of_8_bits.name_of(kv_dtype))
+                                of_8_bits.name_of_type(kv_dtype))
         with_lse = plain(flag, "return_lse", return_lse)
         of_dtensors = dtensors.among(q, k, v)
         if of_dtensors: group = dtensors.group_of(q, k, v, group)

@@ -8,21 +8,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 from froghopper import _torch_cp_group as groups
+from froghopper._call import DTYPES_8_BIT
 from froghopper._errors import InvalidProblem
-from froghopper._torch_calls import FLOAT8
+from froghopper._torch_calls import FLOAT8, name_of
 from froghopper._values import shown
 
-NAMES = {dtype: str(dtype).removeprefix("torch.") for dtype in FLOAT8}
 
-
-def name_of(kv_dtype: Any) -> str:
+def name_of_type(kv_dtype: Any) -> str:
     """The type's name, "" for that of q."""
     if kv_dtype is None: return ""
-    name = kv_dtype if isinstance(kv_dtype, str) else NAMES.get(kv_dtype) if isinstance(kv_dtype, torch.dtype) else None
-    if name not in NAMES.values():
-        raise InvalidProblem(f"kv_dtype must be {' or '.join(map(str, NAMES))}, the name of one, or None for the "
+    name = name_of(kv_dtype) if isinstance(kv_dtype, torch.dtype) else kv_dtype
+    if not isinstance(name, str) or name not in DTYPES_8_BIT:
+        raise InvalidProblem(f"kv_dtype must be {' or '.join(map(str, FLOAT8))}, the name of one, or None for the "
                              f"type of q, but is {shown(kv_dtype)}. Give one of them.")
-    return str(name)
+    return name
 
 
 def check(q: Tensor, kv_dtype: str, with_grad: bool) -> None:
@@ -37,7 +36,7 @@ def check(q: Tensor, kv_dtype: str, with_grad: bool) -> None:
 
 def quantised(group: Any, k: Tensor, v: Tensor, kv_dtype: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """k and v in that type, and their scales [heads_kv] float32. All ranks call it."""
-    dtype = next(dtype for dtype, name in NAMES.items() if name == kv_dtype)
+    dtype: torch.dtype = getattr(torch, kv_dtype)
     largest = torch.cat([largest_of(k), largest_of(v)])
     of_device = groups.host_group(group) if largest.is_cpu else group
     groups.collective(of_device, of_all_ranks, largest, largest)

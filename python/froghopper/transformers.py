@@ -31,6 +31,7 @@ wherever a module looks the function up when it runs, torch.nn.functional.scaled
 by it.
 """
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -90,7 +91,8 @@ class Pattern:
 def outside_of_graphs(function: Rule) -> Rule:
     """The function, which torch.compile runs and does not look into: it would find no rule in a mask function."""
     disable: Any = torch.compiler.disable  # has no types
-    made: Rule = disable(function, reason="froghopper.transformers makes its mask between two graphs")
+    reason = dict(reason="froghopper.transformers makes its mask between two graphs")  # PyTorch 2.5 takes none
+    made: Rule = disable(function, **reason if "reason" in inspect.signature(disable).parameters else {})
     return made
 
 

@@ -206,7 +206,9 @@ Result<Job> job_of(const fh_cp_problem& given) {
   fh_problem& whole = job.whole;
   if (whole.dim_v == 0) whole.dim_v = whole.dim_qk;
   if (whole.causal) whole.window_right = 0, whole.causal = 0;
-  whole.dtype_o = FH_USUAL;       // check_whole takes no other type; calls that merge refuse it by name
+  // check_whole takes no other type of o, and calls that merge refuse it by name. Ranks may name types or not.
+  whole.dtype_o = FH_USUAL;
+  if (!job.kv_has_8_bits()) whole.dtype_kv = FH_USUAL;
   whole.align = FH_BOTTOM_RIGHT;  // as many queries as keys: both mean the same
   job.ranks = p.ranks;
   job.scheme = p.scheme;
