@@ -26,6 +26,7 @@ ROOMS = {
     "device/bwd": (["contract", "device/ptx", "device/tile", "device/attn", "device/bwd"], [], rf"asm|std|{CUDA}"),
     "device/quantise": (["contract", "device/ptx", "device/tile", "device/attn", "device/quantise"], [],
                         rf"asm|std|{CUDA}"),
+    "device/elementwise": (["contract", "device/ptx", "device/attn", "device/elementwise"], [], rf"asm|std|{CUDA}"),
     "device/append": (["contract", "device/ptx", "device/attn", "device/append"], [], rf"asm|std|{CUDA}"),
     "include": ([], ["std", "froghopper/"], rf"{CUDA}|printf|cout|cerr|exit|abort"),
     "src/base": (["contract", "src/base"], ["std", "froghopper/", "fmt/"], rf"asm|{CUDA}|{MANNERS}"),

@@ -108,6 +108,9 @@ class Bench:
         for scheme, (transfers, said) in itertools.product(SCHEMES, TRANSFERS.items()):
             self.record(problem, scheme + said, alone, self.times(
                 lambda *x: cp.attention(*x, scheme=scheme, transfers=transfers, layout=layout, **options), parts))
+        if window is documents is None:
+            for transfers, said in TRANSFERS.items(): self.record(problem, "auto, k and v in e4m3" + said, alone, {
+                "fwd": self.time(lambda: in_8_bits(*parts[:3], transfers=transfers, layout=layout, **options))})
         if window is documents is None and heads == heads_kv and self.a.rivals:
             for name, method in RIVALS.items(): self.record(problem, name, alone, self.of_torch(whole, method))
 
@@ -189,6 +192,12 @@ def on_one_gpu(q, k, v, cu_seqlens=None, **options):
     ends, longest = on_gpu(cu_seqlens), max(lengths_of(cu_seqlens))
     return attention(q[0], k[0], v[0], cu_seqlens_q=ends, cu_seqlens_kv=ends, max_seqlen_q=longest,
                      max_seqlen_kv=longest, **options)[None]
+
+
+@torch.no_grad()
+def in_8_bits(q, k, v, **options):
+    """k and v are quantised in the call; nothing of this has a gradient."""
+    return cp.attention(q, k, v, kv_dtype="e4m3", **options)
 
 
 def drawn(rows, heads, heads_kv, dim):

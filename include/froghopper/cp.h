@@ -250,8 +250,8 @@ static inline fh_cp_transport fh_cp_transport_init(void) {
 }
 
 /* Operations on memory other than attention. For a plan on the CPU this is NULL: the library has its own. On a GPU the
- * caller gives them. All enqueue on `stream`, the stream of the run, and return 0, or another number for a failure.
- * fh_cp_cuda_memory sets fill and copy. */
+ * caller gives them, from fh_cp_cuda_memory or its own. All enqueue on `stream`, the stream of the run, and return 0, or
+ * another number for a failure. */
 typedef struct fh_cp_memory {
   size_t size;   /* sizeof(fh_cp_memory) */
   void* context; /* passed to each function */
@@ -374,8 +374,9 @@ static inline fh_cp_peers fh_cp_peers_init(void) {
 FH_API fh_status fh_cp_copy_transport(const fh_cp_peers* peers, fh_cp_transport* transport);
 FH_API void fh_cp_copy_transport_destroy(fh_cp_transport* transport); /* NULL: nothing happens */
 
-/* Sets fill and copy to functions that call the CUDA driver, which is found at run time. add, convert and spread stay
- * NULL: they need kernels, which the library does not have. */
+/* Sets all functions: fill and copy call the CUDA driver, which is found at run time; add, convert and spread launch
+ * kernels of libfroghopper, which must be of the same build. They are loaded here, on the GPU whose context is current
+ * on this thread; where none is, at their first use. */
 FH_API fh_status fh_cp_cuda_memory(fh_cp_memory* memory);
 
 /* Of this thread; valid until its next failing call; "" before the first. */

@@ -11,6 +11,7 @@
 #include "src/base/log.hpp"
 #include "src/base/per_thread.hpp"
 #include "src/base/text.hpp"
+#include "src/runtime/runtime.hpp"
 
 namespace froghopper {
 namespace {
@@ -157,6 +158,20 @@ fh_status fh_attention(const fh_problem* problem, const char* target, const fh_t
 
 fh_status fh_workspace_bytes(const fh_problem* problem, const char* target, size_t* bytes) {
   return answer("fh_workspace_bytes", [&] { return workspace_of(problem, target, bytes); });
+}
+
+// These two are for libfroghopper-cp of the same build and for nobody else: it has no kernels of its own, nor a compiler
+// for them. The symbols have a version that only this build has (cmake/exports.map.in), and no header.
+extern "C" FH_API fh_status fh_private_elementwise(int op, fh_dtype dtype, void* to, const float* from,
+                                                   uint64_t count, uint64_t columns, void* stream) {
+  return answer("sums over ranks", [&] {
+    return runtime::elementwise({static_cast<ElementwiseOp>(op), static_cast<Dtype>(dtype)},
+                                {to, from, static_cast<long long>(count), static_cast<long long>(columns)}, stream);
+  });
+}
+
+extern "C" FH_API fh_status fh_private_prepare_elementwise(void) {
+  return answer("kernels for sums over ranks", [] { return runtime::prepare_elementwise(); });
 }
 
 fh_status fh_problem_parse(const char* line, fh_problem* problem) {

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp: fill and copy in GPU memory, by the driver.
+// cp: what a plan on a GPU does to memory in addition to attention: fill and copy by the driver, the others by kernels of
+// the library.
 #include <froghopper/cp.h>
 
+#include "contract/elementwise.h"
 #include "src/cp/driver.hpp"
 #include "src/cp/errors.hpp"
+#include "src/cp/memory.hpp"
+
+// src/api/c_api.cpp: of the library of the same build.
+extern "C" fh_status fh_private_elementwise(int op, fh_dtype dtype, void* to, const float* from, uint64_t count,
+                                            uint64_t columns, void* stream);
+extern "C" fh_status fh_private_prepare_elementwise(void);
 
 namespace froghopper::cp {
 namespace {
@@ -40,14 +48,33 @@ int copy(void*, void* to, uint64_t to_pitch, const void* from, uint64_t from_pit
   return driver()->memcpy_2d(&c, s);
 }
 
+int add(void*, float* into, const float* from, uint64_t count, void* stream) {
+  return fh_private_elementwise(static_cast<int>(ElementwiseOp::add), FH_F32, into, from, count, 1, stream);
+}
+
+int convert(void*, void* to, fh_dtype dtype, const float* from, uint64_t count, void* stream) {
+  return fh_private_elementwise(static_cast<int>(ElementwiseOp::convert), dtype, to, from, count, 1, stream);
+}
+
+int spread(void*, float* to, const float* from, uint64_t rows, uint64_t columns, void* stream) {
+  return fh_private_elementwise(static_cast<int>(ElementwiseOp::broadcast), FH_F32, to, from, rows * columns, columns,
+                                stream);
+}
+
 }  // namespace
+
+const CudaKernels cuda_kernels = {add, convert, spread};
+
 }  // namespace froghopper::cp
 
 fh_status fh_cp_cuda_memory(fh_cp_memory* memory) {
   using namespace froghopper::cp;
   if (memory == nullptr) return failed("fh_cp_cuda_memory", {FH_INVALID_TENSOR, "memory is NULL."});
   if (!driver()) return failed("fh_cp_cuda_memory", driver().failure());
+  // Now: a kernel of NCCL that waits for a peer may hold up whoever loads code.
+  if (const fh_status prepared = fh_private_prepare_elementwise(); prepared != FH_OK)
+    return failed("fh_cp_cuda_memory", {prepared, fh_last_error()});
   *memory = fh_cp_memory_init();
-  memory->fill = fill, memory->copy = copy;
+  memory->fill = fill, memory->copy = copy, memory->add = add, memory->convert = convert, memory->spread = spread;
   return FH_OK;
 }

@@ -44,7 +44,8 @@ class Run {
   void tell_refusal();
   Result<void> agree(uint64_t mine);
   Result<void> gather_digests();
-  Result<void> callback_failed(const char* name, int code, bool of_transport) const;
+  Result<void> transport_failed(const char* name, int code) const;
+  Result<void> memory_failed(const char* name, int code, bool is_own_kernel = false) const;
   void bind();
   const int32_t* tables() const {
     return t_.size >= offsetof(fh_cp_tensors, tables) + sizeof t_.tables ? t_.tables : nullptr;
@@ -186,26 +187,31 @@ std::string Run::refused_memory() const {
                                                                                              : nullptr;
     if (missing != nullptr)
       return text(
-          "memory.{} is NULL, but this plan needs it on a GPU. fh_cp_cuda_memory has fill and copy; the others "
-          "are kernels of the caller's.",
+          "memory.{} is NULL, but this plan needs it on a GPU. fh_cp_cuda_memory sets all functions of fh_cp_memory.",
           missing);
   }
   return {};
 }
 
-Result<void> Run::callback_failed(const char* name, int code, bool of_transport) const {
-  const char* const words =
-      of_transport && transport_.error != nullptr ? transport_.error(transport_.context) : nullptr;
-  return Failure{FH_LAUNCH_FAILED,
-                 text("{}.{} returned {} on rank {}{}{}", of_transport ? "transport" : "memory", name, code,
-                      plan_.rank, words != nullptr && *words != 0 ? ": " : ".", words != nullptr ? words : "")};
+Failure callback_failed(const char* table, const char* name, int code, int64_t rank, const char* words) {
+  return {FH_LAUNCH_FAILED, text("{}.{} returned {} on rank {}{}{}", table, name, code, rank,
+                                 words != nullptr && *words != 0 ? ": " : ".", words != nullptr ? words : "")};
+}
+
+Result<void> Run::transport_failed(const char* name, int code) const {
+  return callback_failed("transport", name, code, plan_.rank,
+                         transport_.error != nullptr ? transport_.error(transport_.context) : nullptr);
+}
+
+Result<void> Run::memory_failed(const char* name, int code, bool is_own_kernel) const {
+  return callback_failed("memory", name, code, plan_.rank, is_own_kernel ? fh_last_error() : nullptr);
 }
 
 Result<void> Run::gather_digests() {
   started_ = true;
   if (transport_.agree != nullptr) {
     const int code = transport_.agree(transport_.context, digests_[static_cast<size_t>(plan_.rank)], digests_.data());
-    return code == 0 ? Result<void>{} : callback_failed("agree", code, true);
+    return code == 0 ? Result<void>{} : transport_failed("agree", code);
   }
   std::vector<fh_cp_transfer> sends, recvs;
   const auto digest_of = [&](int64_t rank) { return &digests_[static_cast<size_t>(rank)]; };
@@ -268,7 +274,7 @@ Result<void> Run::exchange(const std::vector<fh_cp_transfer>& sends, const std::
   void* ticket = nullptr;
   const int code = transport_.exchange(transport_.context, sends.data(), static_cast<int64_t>(sends.size()),
                                        recvs.data(), static_cast<int64_t>(recvs.size()), stream_, &ticket);
-  if (code != 0) return callback_failed("exchange", code, true);
+  if (code != 0) return transport_failed("exchange", code);
   tickets_.push_back(ticket);
   return {};
 }
@@ -277,13 +283,13 @@ Result<void> Run::step(const Exchange& s) { return exchange(transfers(s.sends), 
 
 Result<void> Run::step(const Wait&) {
   const int code = transport_.wait(transport_.context, tickets_[waited_++], stream_);
-  return code == 0 ? Result<void>{} : callback_failed("wait", code, true);
+  return code == 0 ? Result<void>{} : transport_failed("wait", code);
 }
 
 Result<void> Run::step(const Fill& s) {
   if (s.words == 0) return {};
   const int code = memory_.fill(memory_.context, at(s.to), s.value, static_cast<uint64_t>(s.words), stream_);
-  return code == 0 ? Result<void>{} : callback_failed("fill", code, false);
+  return code == 0 ? Result<void>{} : memory_failed("fill", code);
 }
 
 Result<void> Run::step(const Copy& s) {
@@ -291,14 +297,14 @@ Result<void> Run::step(const Copy& s) {
   const int code = memory_.copy(memory_.context, at(s.to), static_cast<uint64_t>(s.to_pitch), at(s.from),
                                 static_cast<uint64_t>(s.from_pitch), static_cast<uint64_t>(s.bytes),
                                 static_cast<uint64_t>(s.rows), stream_);
-  return code == 0 ? Result<void>{} : callback_failed("copy", code, false);
+  return code == 0 ? Result<void>{} : memory_failed("copy", code);
 }
 
 Result<void> Run::step(const Add& s) {
   if (s.count == 0) return {};
   const int code = memory_.add(memory_.context, reinterpret_cast<float*>(at(s.into)),
                                reinterpret_cast<const float*>(at(s.from)), static_cast<uint64_t>(s.count), stream_);
-  return code == 0 ? Result<void>{} : callback_failed("add", code, false);
+  return code == 0 ? Result<void>{} : memory_failed("add", code, memory_.add == cuda_kernels.add);
 }
 
 Result<void> Run::step(const Convert& s) {
@@ -306,7 +312,7 @@ Result<void> Run::step(const Convert& s) {
   const int code =
       memory_.convert(memory_.context, at(s.to), plan_.job.out, reinterpret_cast<const float*>(at(s.from)),
                       static_cast<uint64_t>(s.count), stream_);
-  return code == 0 ? Result<void>{} : callback_failed("convert", code, false);
+  return code == 0 ? Result<void>{} : memory_failed("convert", code, memory_.convert == cuda_kernels.convert);
 }
 
 Result<void> Run::step(const Spread& s) {
@@ -314,7 +320,7 @@ Result<void> Run::step(const Spread& s) {
   const int code =
       memory_.spread(memory_.context, reinterpret_cast<float*>(at(s.to)), reinterpret_cast<const float*>(at(s.from)),
                      static_cast<uint64_t>(s.rows), static_cast<uint64_t>(s.columns), stream_);
-  return code == 0 ? Result<void>{} : callback_failed("spread", code, false);
+  return code == 0 ? Result<void>{} : memory_failed("spread", code, memory_.spread == cuda_kernels.spread);
 }
 
 Result<void> Run::step(const Attend& s) {

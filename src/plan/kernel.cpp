@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char *fill = "fill", *forward = "fwd", *combine = "combine", *delta = "delta", *backward = "bwd",
                      *grad_q = "gradq", *quantise = "quantise", *average = "average", *dequantise = "dequantise",
-                     *append = "append";
+                     *append = "append", *elementwise = "elementwise";
 
 // kernel: the class template in device/, params: its argument. Class, params and variant are in namespace froghopper.
 std::string source_of(const char* header, const char* kernel, const char* params, const std::string& variant,
@@ -127,6 +127,15 @@ KernelSpec kernel_of(const AppendVariant& v) {
           .params_bytes = sizeof(AppendParams)};
 }
 
+KernelSpec kernel_of(const ElementwiseVariant& v) {
+  return {.name = variant_name(elementwise, v),
+          .source = source_of("device/elementwise/elementwise.cuh", "elementwise::Elementwise", "ElementwiseParams",
+                              spelled("ElementwiseVariant", v)),
+          .threads = elementwise_threads,
+          .smem_bytes = elementwise_smem_bytes,
+          .params_bytes = sizeof(ElementwiseParams)};
+}
+
 namespace {
 
 template <class Variant>
@@ -152,10 +161,11 @@ Result<KernelSpec> kernel_named(const std::string& name) {
   if (family == average) return kernel_of_family<AverageVariant>(average, name);
   if (family == dequantise) return kernel_of_family<DequantiseVariant>(dequantise, name);
   if (family == append) return kernel_of_family<AppendVariant>(append, name);
+  if (family == elementwise) return kernel_of_family<ElementwiseVariant>(elementwise, name);
   return Failure{
       FH_INVALID_PROBLEM,
-      text("'{}' names no kernel; a name begins with its family, {}, {}, {}, {}, {}, {}, {}, {}, {} or {}.", name,
-           fill, forward, combine, delta, backward, grad_q, quantise, average, dequantise, append)};
+      text("'{}' names no kernel; a name begins with its family, {}, {}, {}, {}, {}, {}, {}, {}, {}, {} or {}.", name,
+           fill, forward, combine, delta, backward, grad_q, quantise, average, dequantise, append, elementwise)};
 }
 
 std::vector<std::string> split(const std::string& line, char separator) {

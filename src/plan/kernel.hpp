@@ -14,6 +14,7 @@
 #include "contract/bwd_variant.h"
 #include "contract/combine_variant.h"
 #include "contract/dequantise.h"
+#include "contract/elementwise.h"
 #include "contract/fill.h"
 #include "contract/fwd_variant.h"
 #include "contract/quantise_variant.h"
@@ -42,6 +43,7 @@ KernelSpec kernel_of(const QuantiseVariant&);
 KernelSpec kernel_of(const AverageVariant&);
 KernelSpec kernel_of(const DequantiseVariant&);
 KernelSpec kernel_of(const AppendVariant&);
+KernelSpec kernel_of(const ElementwiseVariant&);
 
 // ---- Names of variants ----
 
@@ -55,10 +57,12 @@ constexpr std::span<const Dtype> values_of(Dtype) { return dtypes; }
 constexpr std::span<const Mask> values_of(Mask) { return masks; }
 constexpr std::span<const KvLayout> values_of(KvLayout) { return kv_layouts; }
 constexpr std::span<const SplitKv> values_of(SplitKv) { return splits; }
+constexpr std::span<const ElementwiseOp> values_of(ElementwiseOp) { return elementwise_ops; }
 constexpr const char* type_of(Dtype) { return "Dtype"; }
 constexpr const char* type_of(Mask) { return "Mask"; }
 constexpr const char* type_of(KvLayout) { return "KvLayout"; }
 constexpr const char* type_of(SplitKv) { return "SplitKv"; }
+constexpr const char* type_of(ElementwiseOp) { return "ElementwiseOp"; }
 
 template <class Variant>
 std::string variant_name(const char* family, const Variant& variant) {
@@ -139,6 +143,7 @@ static_assert(all_fields_visited<QuantiseVariant>, "visit_fields lacks a field o
 static_assert(all_fields_visited<AverageVariant>, "visit_fields lacks a field of AverageVariant");
 static_assert(all_fields_visited<DequantiseVariant>, "visit_fields lacks a field of DequantiseVariant");
 static_assert(all_fields_visited<AppendVariant>, "visit_fields lacks a field of AppendVariant");
+static_assert(all_fields_visited<ElementwiseVariant>, "visit_fields lacks a field of ElementwiseVariant");
 
 // How many fields a variant has; a nested struct is one. CONTRIBUTING.md says how many it may have.
 struct AnyField {

@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <vector>
 
-#include "src/base/counted.hpp"
-#include "src/base/text.hpp"
 #include "src/runtime/modules.hpp"
 #include "src/runtime/params/params.hpp"
 #include "src/runtime/params/parts.hpp"
 #include "src/runtime/place.hpp"
 #include "src/runtime/runtime.hpp"
+#include "src/runtime/start.hpp"
 
 namespace froghopper::runtime {
 
@@ -33,22 +32,16 @@ Result<Ready> make_ready(const Driver& driver, const Gpu& gpu, const Run& run, c
 
 CUresult start(const Driver& driver, Ready& ready, CUstream stream) {
   const Launch& launch = *ready.launch;
-  CUlaunchConfig config{};
-  config.gridDimX = static_cast<unsigned>(launch.grid);
-  config.gridDimY = config.gridDimZ = 1;
-  config.blockDimX = static_cast<unsigned>(launch.kernel.threads);
-  config.blockDimY = config.blockDimZ = 1;
   // Where another kernel ends, the hardware would put two CTAs on an SM that is free, and none on one that soon is.
   const int least = launch.one_cta_an_sm ? smem_bytes_of_one_cta_an_sm : 0;
-  config.sharedMemBytes = static_cast<unsigned>(std::max(launch.kernel.smem_bytes, least));
-  config.hStream = stream;
-  CUlaunchAttribute overlap{};
-  overlap.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-  overlap.value.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &overlap;
-  config.numAttrs = launch.overlaps ? 1 : 0;
-  void* arguments[] = {std::visit([](auto& params) -> void* { return &params; }, ready.params)};
-  return driver.cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(ready.kernel), arguments, nullptr);
+  return start(driver,
+               {.kernel = ready.kernel,
+                .grid = launch.grid,
+                .threads = launch.kernel.threads,
+                .smem_bytes = std::max(launch.kernel.smem_bytes, least),
+                .overlaps = launch.overlaps,
+                .params = std::visit([](auto& params) -> void* { return &params; }, ready.params)},
+               stream);
 }
 
 }  // namespace
@@ -76,13 +69,7 @@ Result<void> launch(const Plan& plan, const Views& views, void* workspace, void*
   for (Ready& ready : launches) {
     const CUresult result = start(**driver, ready, static_cast<CUstream>(stream));
     if (result == CUDA_SUCCESS) continue;
-    const Launch& launch = *ready.launch;
-    return Failure{
-        FH_LAUNCH_FAILED,
-        text("the driver refused to launch {} with {} and {} of shared memory on GPU {}: {}. An earlier kernel may "
-             "have failed; check it first.",
-             launch.kernel.name, counted(launch.grid, "CTA"), counted(launch.kernel.smem_bytes, "byte"),
-             (*gpu)->ordinal, (*driver)->words(result))};
+    return launch_failure(**driver, **gpu, ready.launch->kernel, ready.launch->grid, result);
   }
   return {};
 }

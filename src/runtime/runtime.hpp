@@ -36,6 +36,12 @@ Result<void> prepare(const Plan&, int ordinal);
 // workspace has been checked, except for the GPU it is on.
 Result<void> launch(const Plan&, const Views&, void* workspace, void* stream);
 
+// A kernel of contract/elementwise.h, on the GPU that holds params.to; asynchronous, capturable. Alignment: to that of
+// an element. Needs no plan.
+Result<void> elementwise(ElementwiseVariant, ElementwiseParams, void* stream);
+// Loads these kernels on the GPU whose context is current on this thread; where none is, they load at their first use.
+Result<void> prepare_elementwise();
+
 struct Resources {           // of one compiled kernel
   std::string name, origin;  // origin: "preset cuda13", "preset cuda12", "disk cache", "nvrtc 13.5"
   int registers = 0, spill_bytes = 0, smem_bytes = 0;  // a thread's, a thread's (stores and loads), a CTA's

@@ -134,7 +134,7 @@ inline CpPlan planned(const fh_cp_problem& p, const char* target) {
   return CpPlan(plan);
 }
 
-inline CpPlan plan_of(const CpCase& c, fh_op op, int64_t rank) {
+inline CpPlan plan_of(const CpCase& c, fh_op op, int64_t rank, const char* target = "cpu") {
   const fh_problem whole = with_op(c.whole, op);
   fh_cp_problem p = fh_cp_problem_init();
   p.whole = &whole, p.ranks = c.ranks, p.rank = rank;
@@ -142,7 +142,7 @@ inline CpPlan plan_of(const CpCase& c, fh_op op, int64_t rank) {
   p.heads_ranks = c.heads_ranks;
   if (!c.documents.empty())
     p.cu_seqlens = c.documents.data(), p.documents = static_cast<int32_t>(c.documents.size()) - 1;
-  return planned(p, "cpu");
+  return planned(p, target);
 }
 
 inline std::vector<fh_cp_range> rows_held(const fh_cp_plan* plan, int64_t rank) {
