@@ -197,7 +197,7 @@ def on_one_gpu(q, k, v, cu_seqlens=None, **options):
 @torch.no_grad()
 def in_8_bits(q, k, v, **options):
     """k and v are quantised in the call; nothing of this has a gradient."""
-    return cp.attention(q, k, v, kv_dtype="e4m3", **options)
+    return cp.attention(q, k, v, kv_dtype=torch.float8_e4m3fn, **options)
 
 
 def drawn(rows, heads, heads_kv, dim):

@@ -328,8 +328,9 @@ FH_API fh_status fh_cp_plan_run(const fh_cp_plan* plan, const fh_cp_transport* t
  *   not destroy it: `cancel` aborts the communicator, and NCCL frees it.
  * comm_stream: a stream of the caller for transfers, so that they overlap with the attention; not the stream of the
  *   run. NULL: transfers run in the stream of the run, without overlap. `agree` waits on it.
- * timeout_seconds: how long the host waits in `agree` for other ranks, and in `exchange` for a nonblocking
- *   communicator; 0: 600.
+ * timeout_seconds: how long the host waits in `agree` and `exchange` for other ranks; 0: 600. Only a nonblocking
+ *   communicator (ncclConfig_t.blocking = 0) returns to the library while NCCL connects ranks, which it does at their
+ *   first transfers. With a blocking one a rank that never comes to these holds up the others without a limit.
  * scratch: 256-byte aligned GPU memory of 8 (ranks + 1) bytes for digests; NULL: digests are not compared.
  * The transport is not thread safe. Destroy it after the last run is done. */
 FH_API fh_status fh_cp_nccl_transport(void* comm, const char* library, void* comm_stream, double timeout_seconds,

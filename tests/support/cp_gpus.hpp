@@ -31,6 +31,13 @@ Function* of_nccl(const char* name) {
 struct NcclId {  // ncclUniqueId
   char bytes[128];
 };
+// ncclConfig_t as NCCL 2.14 has it, which later ones take too.
+struct NcclConfig {
+  size_t size = sizeof(NcclConfig);
+  unsigned magic = 0xcafebeef, version = 21400;
+  int blocking = 0;
+};
+constexpr int nccl_in_progress = 7;
 
 inline int hopper_gpus() {
   const auto driver = runtime::driver();
@@ -91,8 +98,12 @@ class GpuRank {
   fh_cp_transport connect(void* workspace, double timeout = 0) {
     fh_cp_transport transport = fh_cp_transport_init();
     if (all_.by == By::nccl) {
-      const auto init = of_nccl<int(void**, int, NcclId, int)>("ncclCommInitRank");
-      EXPECT_EQ(init(&comm_, static_cast<int>(all_.count), all_.id, static_cast<int>(rank_)), 0);
+      const auto init = of_nccl<int(void**, int, NcclId, int, NcclConfig*)>("ncclCommInitRankConfig");
+      const auto state_of = of_nccl<int(void*, int*)>("ncclCommGetAsyncError");
+      NcclConfig config;
+      int state = init(&comm_, static_cast<int>(all_.count), all_.id, static_cast<int>(rank_), &config);
+      while (state == nccl_in_progress && state_of(comm_, &state) == 0) std::this_thread::yield();
+      EXPECT_EQ(state, 0);
       void* const scratch = *gpu->allocate(8 * (all_.count + 1));
       EXPECT_EQ(fh_cp_nccl_transport(comm_, nullptr, side_, timeout, scratch, &transport), FH_OK)
           << fh_cp_last_error();
