@@ -282,4 +282,29 @@ TEST(process, asking_for_the_driver_costs_little_and_finds_one_that_comes_later)
   EXPECT_EQ(status, 0) << words(status);
 }
 
+// Those that wait while another one looks find nothing new afterwards, and yet the driver is there.
+TEST(process, threads_that_ask_for_the_driver_at_once_all_find_it) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("froghopper_process_" + std::to_string(getpid()));
+  fs::create_directories(folder);
+  fs::copy_file(FROGHOPPER_LIBRARY, folder / "libcuda.so.1");
+  for (int round = 0; round < 100; ++round) {
+    const int status = status_of_child([&] {
+      if (!dlopen((folder / "libcuda.so.1").c_str(), RTLD_NOW)) return 2;
+      std::atomic<int> waiting{0}, missed{0};
+      std::vector<std::thread> threads;
+      for (int n = 0; n < 8; ++n)
+        threads.emplace_back([&] {
+          ++waiting;
+          while (waiting < 8) {}
+          if (!froghopper::runtime::driver_is_loaded()) ++missed;
+        });
+      for (std::thread& thread : threads) thread.join();
+      return missed > 0 ? 1 : 0;
+    });
+    ASSERT_EQ(status, 0) << words(status) << ", round " << round;
+  }
+  fs::remove_all(folder);
+}
+
 }  // namespace

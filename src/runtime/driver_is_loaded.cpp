@@ -49,7 +49,7 @@ bool driver_is_loaded() {
   dl_iterate_phdr(look_at, &search);
   known = search.loaded;
   if (search.found) found = true;  // and stays: once asked, this library holds it too
-  return search.found;
+  return found;                    // perhaps by a thread for which this one has waited
 }
 
 }  // namespace froghopper::runtime
