@@ -120,8 +120,7 @@ TEST(ContextParallelFaults, nccl_ends_the_wait_for_a_rank_that_does_not_come) {
       EXPECT_EQ(fh_cp_plan_run(plan.get(), &transport, &memory, &x, workspace, bytes, mine.gpu->stream()),
                 FH_LAUNCH_FAILED);
       EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30));
-      EXPECT_NE(std::string(fh_cp_last_error()).find("after 2 seconds"), std::string::npos)
-          << fh_cp_last_error();
+      EXPECT_NE(std::string(fh_cp_last_error()).find("after 2 seconds"), std::string::npos) << fh_cp_last_error();
     }
     ranks.barrier.arrive_and_wait();
     fh_cp_nccl_transport_destroy(&transport);

@@ -127,7 +127,7 @@ def compared(planner):
     cells = {}
     for r in records:  # where there are several, the last
         impl, _, transfers = r["impl"].partition(", ")
-        if impl not in ("one GPU", *SCHEMES): continue
+        if r["pass"] == "decode" or impl not in ("one GPU", *SCHEMES): continue  # the plans are those of attention
         ranks, scheme = (1, "auto") if impl == "one GPU" else (r["ranks"], impl)
         layout = next((found for word, found in LAYOUTS.items() if word in r["problem"]), "zigzag")
         chunks = r.get("chunks", False)

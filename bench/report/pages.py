@@ -126,8 +126,11 @@ def parallel_parts(folder):
     for gpu, of_card in side_tables.by_card(records).items():
         for ranks in sorted({r["ranks"] for r in of_card}):
             here = [r for r in of_card if r["ranks"] == ranks]
+            decoding = [r for r in here if r["pass"] == "decode"]
+            here = [r for r in here if r["pass"] != "decode"]
             parts += [f"**{ranks} x {gpu}**, PyTorch {here[-1]['torch']}, {commits_of(here)}:",
                       markdown(side_tables.parallel_rows(here))]
+            if decoding: parts += [side_tables.PARALLEL_DECODE, markdown(side_tables.parallel_decode_rows(decoding))]
     return parts
 
 

@@ -247,6 +247,23 @@ def parallel_rows(records):
     return rows
 
 
+PARALLEL_DECODE = ("Decoding one token of each sequence in the same way, bf16, 32/8 heads of 128, pages of 16, each "
+                   "rank with an equal part of every sequence: microseconds of a replay of a CUDA graph among others "
+                   "in a row.")
+
+
+def parallel_decode_rows(records):
+    times = {}
+    for r in records: times.setdefault(r["problem"], {})[r["impl"]] = r
+    rows = [["", "one GPU", "decode"]]
+    for problem, of in times.items():
+        batch, keys = (int(re.search(rf"\b{word}(\d+)", problem)[1]) for word in ("b", "skv"))
+        alone, shared = of["one GPU"]["ms"], of["decode"]["ms"]
+        rows.append([f"{batch} sequences of {keys // 1024}k", f"{1e3 * alone:.1f}",
+                     f"{1e3 * shared:.1f} ({alone / of['decode']['ranks'] / shared:.2f})"])
+    return rows
+
+
 def parallel_title(problem):
     packed = " varlen " in problem
     heads, heads_kv, rows, batch = (int(re.search(rf"\b{word}(\d+)", problem)[1])

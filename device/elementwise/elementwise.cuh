@@ -7,8 +7,8 @@
 // Roles     all threads alike
 // Order     none
 // Barriers  none
-// Overlap   the next kernel may start at once, and waits; this one waits for those before it, which may still write what
-//           it reads
+// Overlap   the next kernel may start at once, and waits; this one waits for those before it, which may still write
+//           what it reads
 // Shared    nothing
 #pragma once
 #include "contract/elementwise.h"

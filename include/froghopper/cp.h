@@ -250,8 +250,8 @@ static inline fh_cp_transport fh_cp_transport_init(void) {
 }
 
 /* Operations on memory other than attention. For a plan on the CPU this is NULL: the library has its own. On a GPU the
- * caller gives them, from fh_cp_cuda_memory or its own. All enqueue on `stream`, the stream of the run, and return 0, or
- * another number for a failure. */
+ * caller gives those of fh_cp_cuda_memory, or its own. All enqueue on `stream`, the stream of the run, and return 0,
+ * or another number for a failure. */
 typedef struct fh_cp_memory {
   size_t size;   /* sizeof(fh_cp_memory) */
   void* context; /* passed to each function */

@@ -160,8 +160,8 @@ fh_status fh_workspace_bytes(const fh_problem* problem, const char* target, size
   return answer("fh_workspace_bytes", [&] { return workspace_of(problem, target, bytes); });
 }
 
-// These two are for libfroghopper-cp of the same build and for nobody else: it has no kernels of its own, nor a compiler
-// for them. The symbols have a version that only this build has (cmake/exports.map.in), and no header.
+// These two are for libfroghopper-cp of the same build and for nobody else: it has no kernels of its own, nor a
+// compiler for them. The symbols have a version that only this build has (cmake/exports.map.in), and no header.
 extern "C" FH_API fh_status fh_private_elementwise(int op, fh_dtype dtype, void* to, const float* from,
                                                    uint64_t count, uint64_t columns, void* stream) {
   return answer("sums over ranks", [&] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp: what a plan on a GPU does to memory in addition to attention: fill and copy by the driver, the others by kernels of
-// the library.
+// cp: what a plan on a GPU does to memory in addition to attention: fill and copy by the driver, the others by kernels
+// of the library.
 #include <froghopper/cp.h>
 
 #include "contract/elementwise.h"
