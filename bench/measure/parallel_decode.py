@@ -92,8 +92,8 @@ def check_one(rank, ranks, say, sequences, rows, heads, new_rows, split, paged):
         dist.all_reduce(bad)
         wrong += bool(bad)
         say(f"{'WRONG' if bad else 'right'} decode, {sequences} sequences, {heads_q}/{heads_kv} heads {split}, "
-            f"{new_rows} new rows, {'pages' if paged else 'dense'}, captured, {what}: error {error / of_one:.3f} of one "
-            f"GPU's, {'the bits' if same else 'NOT the bits'} of a call without a graph")
+            f"{new_rows} new rows, {'pages' if paged else 'dense'}, captured, {what}: error {error / of_one:.3f} of "
+            f"one GPU's, {'the bits' if same else 'NOT the bits'} of a call without a graph")
     return wrong
 
 
@@ -132,7 +132,8 @@ def speed(rank, ranks, say):
         one = timed(capture(lambda: paged_attention(q, k, v, **whole.options(ranks * full)))[0])
         problem = f"bf16 b{sequences} hq{HEADS[0]} hkv{HEADS[1]} sq1 skv{rows} d{DIM} page{PAGE}"
         found[problem] = one, shared
-        say(f"{problem}, decode, one GPU {one:.1f} us; {ranks} GPUs {shared:.1f} us, {one / ranks / shared:.2f} of linear")
+        say(f"{problem}, decode, one GPU {one:.1f} us; {ranks} GPUs {shared:.1f} us, "
+            f"{one / ranks / shared:.2f} of linear")
     return found
 
 
