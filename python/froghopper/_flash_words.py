@@ -273,7 +273,7 @@ def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size
     if softmax_scale is not None and not torch.compiler.is_compiling():  # an operator looks at one that is open
         plain(scale_in_range, "softmax_scale", softmax_scale)
     return dict(scale=softmax_scale, causal=causal, window=(left, None if causal else right),
-                softcap=0.0 if softcap is None or (isinstance(softcap, (int, float)) and softcap < 0) else softcap,
+                softcap=0.0 if softcap is None else softcap,  # below 0 FlashAttention has none; here it is refused
                 attention_chunk=0 if attention_chunk is None else attention_chunk, max_sms=sms_without(q, sm_margin))
 
 

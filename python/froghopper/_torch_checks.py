@@ -65,7 +65,10 @@ def check_floating(name: str, x: Any) -> None:
 
 def as_float(name: str, x: Any) -> Tensor:
     """In float32, of any floating-point type."""
-    check_floating(name, x)
+    check_tensor(name, x)
+    if not x.is_floating_point():
+        raise InvalidType(f"{name} must be float32, float16, bfloat16 or another floating-point type, but is "
+                          f"{name_of(x.dtype)}. Use {name}.float().")
     found: Tensor = x.float()
     return found
 
@@ -75,7 +78,10 @@ def sink_of(x: Any) -> Tensor | None:
     if x is None: return None
     check_tensor("sink", x)
     sink: Tensor = x
-    return sink.float() if sink.dtype in (torch.float16, torch.bfloat16) else sink
+    if sink.dtype == torch.float32: return sink
+    if sink.dtype in (torch.float16, torch.bfloat16): return sink.float()
+    raise InvalidType(f"sink must be float32, float16 or bfloat16, but is {name_of(sink.dtype)}. Use "
+                      f"{'sink.real' if sink.is_complex() else 'sink'}.float().")
 
 
 def check_place(name: str, x: Tensor, q: Tensor) -> None:

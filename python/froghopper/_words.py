@@ -271,5 +271,5 @@ def converted(word: str, name: str, value: Any) -> Any:
     if name == "window" and isinstance(value, (tuple, list)):
         return tuple(None if bound is None or bound < 0 else bound for bound in value)
     if name == "softcap" and value is None: return 0.0
-    if name == "sink" and hasattr(value, "float"): return value.float()
+    if name == "sink" and getattr(value, "is_floating_point", bool)(): return value.float()  # else refused
     return value

@@ -102,7 +102,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
                    negative for no bound; one number for both, None for no window
     attention_chunk  query i attends only to keys of the chunk, of so many, in which key i + seq_k - seq_q lies; 0 for
                    none. With gradients, which FlashAttention-3 does not have of it
-    softcap        scores become softcap tanh(score / softcap); None, 0 or negative for none, as there
+    softcap        scores become softcap tanh(score / softcap); None or 0 for none; negative is refused
     deterministic  gradients are bit-equal from run to run; the result always is
     *_descale      fp8: [batch, heads_k] float32 or a number, what q, k and v are multiplied by; None for 1
     dropout_p      0

@@ -89,7 +89,8 @@ def test_sinks_of_a_model(dtype):
         torch.testing.assert_close(paged_attention(Q, POOL, POOL, TABLE, sink=sink),
                                    paged_attention(Q, POOL, POOL, TABLE, sink=same))
     assert " sink" in explain(Q, K, V, sink=sink.detach())
-    refused(TypeError, "sink must be float32, but is float64", lambda: attention(Q, K, V, sink=sink.detach().double()))
+    refused(TypeError, "sink must be float32, float16 or bfloat16, but is float64",
+            lambda: attention(Q, K, V, sink=sink.detach().double()))
 
 
 def test_masks_of_pytorch():
