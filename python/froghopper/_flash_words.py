@@ -139,6 +139,7 @@ def speaks_of(names: dict[str, str]) -> Callable[[Callable[..., Any]], Callable[
 
 
 OF_QKV, OF_KV = {"q": "qkv", "k": "qkv", "v": "qkv"}, {"k": "kv", "v": "kv"}
+OF_CACHE = {"k": "k_cache", "v": "v_cache"}
 OF_ENDS = {"cu_seqlens_q": "cu_seqlens", "cu_seqlens_k": "cu_seqlens", "max_seqlen_q": "max_seqlen",
            "max_seqlen_k": "max_seqlen"}
 

@@ -275,16 +275,7 @@ def check(inputs: Inputs, options: Options, of_8_bits: bool = False) -> None:
     """Types, devices, shapes and lengths of everything that is read; for tensors without memory too."""
     q, k, v, sink, begins_q, begins_kv, used_q, used_kv, slopes = inputs
     for name, x in (("q", q), ("k", k), ("v", v)): check_place(name, x, q)
-    if q.dtype not in DTYPES and not of_8_bits:
-        if not q.dtype == k.dtype == v.dtype:
-            raise InvalidType(f"q must be {' or '.join(DTYPES.values())}, but is {name_of(q.dtype)}. Use q.float(), on "
-                              "a GPU q.bfloat16().")
-        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES.values())}, but are {name_of(q.dtype)}. Use "
-                          "q.float(), k.float() and v.float(), on a GPU q.bfloat16() and so on.")
-    for name, x in (("k", k), ("v", v)):
-        if x.dtype != q.dtype and not of_8_bits:
-            raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. Use "
-                              f"{name}.to(q.dtype).")
+    if not of_8_bits: check_one_type(q, k, v)
     for name, x in (("q", q), ("k", k), ("v", v)): check_rank(name, x.shape, begins_q is not None)
     check_shapes(q.shape, k.shape, v.shape)
     if sink is not None: check_side("sink", sink, q, torch.float32, q.shape[-2:-1])
@@ -308,6 +299,20 @@ def check(inputs: Inputs, options: Options, of_8_bits: bool = False) -> None:
             raise InvalidProblem(f"{name} must have {counted(batch, 'number')}, one for each sequence, but has "
                                  f"{maybe.shape[0]}. Give it {batch}.")
     if slopes is not None: check_slopes(slopes, q, batch)
+
+
+def check_one_type(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Where none has 8 bits."""
+    if q.dtype not in DTYPES:
+        if not q.dtype == k.dtype == v.dtype:
+            raise InvalidType(f"q must be {' or '.join(DTYPES.values())}, but is {name_of(q.dtype)}. Use q.float(), on "
+                              "a GPU q.bfloat16().")
+        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES.values())}, but are {name_of(q.dtype)}. Use "
+                          "q.float(), k.float() and v.float(), on a GPU q.bfloat16() and so on.")
+    for name, x in (("k", k), ("v", v)):
+        if x.dtype != q.dtype:
+            raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. Use "
+                              f"{name}.to(q.dtype).")
 
 
 def slopes_of(inputs: Inputs) -> Strides:

@@ -323,10 +323,7 @@ def types_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options,
     given_scales, means = given[6:9], given[9:11]
     if k.dtype not in FLOAT8:
         check_not_8_bit(name_of(k.dtype), dict(zip((*ops.SCALES, "out_dtype"), (*given[6:11], options.out_dtype))))
-        for name, x in (("k", k), ("v", v)):
-            if x.dtype != q.dtype:
-                raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. "
-                                  f"Use {name}.to(q.dtype).")
+        calls.check_one_type(q, k, v)
         return q.dtype, None, []
     names = [name_of(x.dtype) for x in (q, k, v)]
     of_o = output_of(names[0], names[1], names[2], None if options.out_dtype is None else name_of(options.out_dtype),

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch_cases import drawn, qkv  # noqa: E402
 
 from froghopper import flash_attn_interface as fa  # noqa: E402
-from froghopper.torch import attention, paged_attention  # noqa: E402
+from froghopper.torch import append_kv, attention, paged_attention  # noqa: E402
 
 Q, K, V = qkv(2, 9, 4, 16, kv=(2, 9, 2, 16))
 ENDS = torch.tensor([0, 9], dtype=torch.int32)
@@ -46,3 +46,58 @@ def test_sinks_that_are_no_floats(dtype):
     refused(TypeError, "^s_aux must be float32, float16, bfloat16 or another",
             lambda: fa.flash_attn_func(Q, K, V, s_aux=sink))
     assert torch.equal(attention(Q, K, V, s_aux=torch.ones(4).double()), attention(Q, K, V, sink=torch.ones(4)))
+
+
+NEW = dict(k=K[:, :1], v=V[:, :1], cache_seqlens=3)
+PACKED_Q = dict(q=Q[:, :1].flatten(0, 1), cu_seqlens_q=torch.tensor([0, 1, 2], dtype=torch.int32), max_seqlen_q=1)
+
+
+@pytest.mark.parametrize("given", [{}, NEW, dict(page_table=TABLE), dict(cache_leftpad=torch.zeros(2).int()), dict(
+    cache_batch_idx=TABLE[:, 0]), PACKED_Q])
+def test_the_cache_is_what_is_wrong_with_a_cache(given):
+    """And not k and v, which are new rows, or nothing at all."""
+    def call(k_cache=K, v_cache=V, **words):
+        return fa.flash_attn_with_kvcache(**dict(q=Q[:, :1], k_cache=k_cache.clone(), v_cache=v_cache.clone()) |
+                                          given | words)
+    new = {name: x.half() for name, x in given.items() if name in "kv"}
+    for says, wrong in (
+            (r"^k_cache must have the type of q, float32, but is float16. Use k_cache.to\(q.dtype\).$",
+             lambda: call(K.half(), V.half(), **new)),
+            (r"^q, k_cache and v_cache must be .* Use q.float\(\), k_cache.float\(\) and", lambda: call(
+                K.double(), V.double(), q=given.get("q", Q[:, :1]).double(), **{name: x.double() for name, x in
+                                                                                 new.items()})),
+            (r"^k_cache must have the dim of q, 16, but has 8: their shapes are \[2, 9, 2, 8\] and \[",
+             lambda: call(K[..., :8].contiguous(), **{name: x[..., :8] for name, x in new.items()})),
+            (r"^v_cache must have the rows, seq and heads of k_cache", lambda: call(v_cache=V[:, :, :1].contiguous()))):
+        refused((TypeError, ValueError), says, wrong)
+    compiled = torch.compile(call, backend="eager")
+    with pytest.raises(Exception, match="k_cache must have the type of q"): compiled(K.half(), V.half(), **new)
+
+
+def turned(x): return x.transpose(1, 2).contiguous()
+
+
+@pytest.mark.parametrize("q, k_cache, v_cache", [(Q[:, :5], turned(K), turned(V)), (turned(Q[:, :5]), K, V),
+                                                 (turned(Q[:, :5]), turned(K), turned(V))])
+@pytest.mark.parametrize("function", ["flash_attn_with_kvcache", "its pages", "paged_attention"])
+def test_exchanged_axes_of_a_cache(function, q, k_cache, v_cache):
+    """The way that fits is among those that are named, and gives what right axes give."""
+    def call(q, k_cache, v_cache):
+        if function == "paged_attention": return paged_attention(q, k_cache, v_cache, TABLE)
+        return fa.flash_attn_with_kvcache(q, k_cache, v_cache, page_table=TABLE if function == "its pages" else None)
+    given = dict(q=q, k_cache=k_cache, v_cache=v_cache)
+    said = refused(ValueError, "heads_k.*, must divide heads.*if .* heads before rows", lambda: call(**given))
+    said = said.replace(" k.swapaxes", " k_cache.swapaxes").replace(" v.swapaxes", " v_cache.swapaxes")
+    ways = [{name for name in given if f"{name}.swapaxes(1, 2)" in way} for way in said.split("; or ")]
+    wrong = {name for name, x, right in zip(given, given.values(), (Q[:, :5], K, V)) if x.shape != right.shape}
+    assert wrong in ways
+    torch.testing.assert_close(call(**{name: x.swapaxes(1, 2) if name in wrong else x for name, x in given.items()}),
+                               call(Q[:, :5], K, V))
+
+
+def test_exchanged_axes_of_new_rows():
+    new = dict(k=turned(K[:, :1]), v=turned(V[:, :1]))
+    refused(ValueError, r"^k must be .*Use k.swapaxes\(1, 2\), if it is \[batch, heads, seq, dim\]",
+            lambda: fa.flash_attn_with_kvcache(Q[:, :1], K, V, **new, cache_seqlens=3))
+    refused(ValueError, r"Use k.swapaxes\(1, 2\) and k_cache.swapaxes\(1, 2\), a view, if both have heads before rows",
+            lambda: append_kv(**new, k_cache=turned(K), v_cache=turned(V), seqused_kv=TABLE[:, 0]))
