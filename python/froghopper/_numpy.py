@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from froghopper._call import (Call, Window, cached, check_means, check_scale_is_there, describe, plan_of, results_of)
-from froghopper._errors import Error, InvalidProblem, InvalidType
+from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, about_o
 from froghopper._lse import check_lse_by_row, lse_by_row_of
 from froghopper._numpy_8_bit import attention_8_bit, is_8_bit
 from froghopper._numpy_arrays import (Array, Lengths, address, check_array, check_is_array, check_no_mask, check_place,
@@ -242,7 +242,7 @@ def attention(q: Array = MISSING, k: Array = MISSING, v: Array = MISSING, *more:
     try:
         call.forward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),
                      alibi_slopes=address(slopes), max_logit=address(largest), gate=address(gate))
-    except Error as error: raise named_by({"o": name_of_o}, error) from None
+    except InvalidTensor as error: raise about_o(error, held is not None) from None
     if key is not None: cached(_bare_calls, key, lambda: BareCall(call, *(None if x is None else x.shape
                                                                           for x in (o, lse, largest))))
     results: Array | tuple[Array, ...] = results_of(o, lse, largest, return_lse, return_max_logit)

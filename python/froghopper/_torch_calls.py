@@ -14,7 +14,7 @@ from torch import Tensor
 
 from froghopper._call import (Call, Packed, Shape, Strides, Types, cached, check_rank, check_shapes, describe,
                               element_strides, plan_of, slope_strides)
-from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, about_o
 from froghopper._lse import lse_by_row_of
 from froghopper._torch_checks import check_dense as check_dense
 from froghopper._torch_checks import check_floating as check_floating
@@ -120,10 +120,12 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None)
     workspace = workspace_of(q, ready.workspace_bytes) if ready.workspace_bytes else None
-    ready.call.forward(
-        at_q, at_k, at_v, o.data_ptr(), address(lse), address(cu_seqlens_q), address(cu_seqlens_kv),
-        address(seqused_q), address(seqused_kv), address(sink), address(workspace),
-        stream_of(index) if index >= 0 else None, address(alibi_slopes), address(max_logit), at_gate)
+    try:
+        ready.call.forward(
+            at_q, at_k, at_v, o.data_ptr(), address(lse), address(cu_seqlens_q), address(cu_seqlens_kv),
+            address(seqused_q), address(seqused_kv), address(sink), address(workspace),
+            stream_of(index) if index >= 0 else None, address(alibi_slopes), address(max_logit), at_gate)
+    except InvalidTensor as error: raise about_o(error, held_lse is not None)
     return o, lse
 
 

@@ -101,3 +101,53 @@ def test_exchanged_axes_of_new_rows():
             lambda: fa.flash_attn_with_kvcache(Q[:, :1], K, V, **new, cache_seqlens=3))
     refused(ValueError, r"Use k.swapaxes\(1, 2\) and k_cache.swapaxes\(1, 2\), a view, if both have heads before rows",
             lambda: append_kv(**new, k_cache=turned(K), v_cache=turned(V), seqused_kv=TABLE[:, 0]))
+
+
+def overlapping(x): return torch.as_strided(x.new_empty(x.numel()), x.shape, (0, *x.stride()[1:]))
+
+
+OUTS = {"shape": lambda x: x[..., :8], "type": lambda x: x.half(), "columns": lambda x: torch.cat((x, x), -1)[..., ::2],
+        "rows": overlapping, "axes": turned}
+WAYS = {"attention": lambda **words: attention(Q, K, V, **words),
+        "pages": lambda **words: paged_attention(Q, K, V, TABLE, **words),
+        "cache": lambda **words: fa.flash_attn_with_kvcache(Q, K, V, **words),
+        "NumPy": lambda out: froghopper.attention(*(x.numpy() for x in (Q, K, V)), out=out)}
+
+
+@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("wrong", OUTS)
+def test_a_tensor_for_results_that_does_not_fit(name, wrong):
+    """Of a copy the caller sees nothing: another tensor, or a view, is what fits, and what is written then."""
+    call, out = WAYS[name], OUTS[wrong](torch.empty_like(Q))
+    if name == "NumPy": out = np.lib.stride_tricks.as_strided(out.numpy(), strides=[4 * n for n in out.stride()]) if (
+        wrong == "rows") else out.numpy()
+    said = refused((TypeError, ValueError), "^out ", lambda: call(out=out))
+    ways = [way.partition("; of what")[0] for way in said.partition("Use ")[2].rstrip(".").split(" in PyTorch, ")]
+    given = dict(torch=torch, numpy=np, out=out, q=Q.numpy() if name == "NumPy" else Q)
+    fits = eval((ways[-1] if name == "NumPy" else ways[0]).removesuffix(" in NumPy"), given)
+    found = call(out=fits)
+    torch.testing.assert_close(torch.as_tensor(found), attention(Q, K, V))
+    assert found is fits and (wrong != "axes" or np.shares_memory(np.asarray(fits), np.asarray(out)))
+
+
+def test_arrays_for_results_of_numpy():
+    q, k, v = (x.numpy() for x in (Q, K, V))
+    read_only, masked = np.zeros_like(q), np.ma.masked_array(np.zeros_like(q))
+    read_only.setflags(write=False)
+    refused(ValueError, r"read-only. Use numpy.empty\(out.shape, out.dtype\)[.]$",
+            lambda: froghopper.attention(q, k, v, out=read_only))
+    refused(TypeError, r"mask, .* Use out.data[.]$", lambda: froghopper.attention(q, k, v, out=masked))
+    froghopper.attention(q, k, v, out=masked.data)
+    assert masked.any()
+    o, lse = froghopper.attention(q, k, v, return_lse=True)
+    for wrong in (np.zeros_like(k)[:, ::-1], np.zeros_like(k)[..., :8], np.zeros((2, 9, 2, 32), "f")[..., ::2]):
+        refused(ValueError, r"^out\[1\] .*Use numpy.zeros\((\[2, 9, 2, 16\]|out\[1\].shape), out\[1\].dtype\)[.]$",
+                lambda: froghopper.attention_backward(o, q, k, v, o, lse,
+                                                      out=(np.zeros_like(q), wrong, np.zeros_like(k))))
+
+
+def test_rows_of_a_cache_that_is_copied_go_to_the_copy():
+    caches = [torch.zeros(2, 9, 2, 32)[..., ::2] for _ in range(2)]
+    said = refused(ValueError, "^k_cache must have columns side by side", lambda: append_kv(
+        K[:, :1], V[:, :1], *caches, seqused_kv=TABLE[:, 0]))
+    assert "Keep a copy, to which rows go then: k_cache = k_cache.contiguous() in PyTorch" in said
