@@ -60,6 +60,11 @@ def way_to_shape(name: str, found: Sequence[int], wanted: Sequence[int]) -> str:
     count, needed = math.prod(found), math.prod(wanted)
     turned = [at for at, extent in enumerate(found) if len(found) == len(wanted) and extent != wanted[at]]
     exchanged = len(turned) == 2 and sorted(found) == sorted(wanted)
+    of_heads = list(found) == [*wanted[:-1]] or list(found) == [*wanted[:-1], 1]
+    if name == "gate" and of_heads and count * wanted[-1] == needed:
+        one = "gate" if len(found) == len(wanted) else "gate[..., None]"
+        return (f"If each head has one, use {one}.expand({', '.join(map(str, wanted))}) in PyTorch, "
+                f"numpy.repeat({one}, {wanted[-1]}, -1) in NumPy, and so jax.numpy.repeat in JAX")
     if is_result(name) and not exchanged: return new_result(name, list(wanted))
     if count != needed: return f"Give it {counted(needed, 'number')}, not {count}"
     real, asked = [n for n in found if n != 1], [n for n in wanted if n != 1]

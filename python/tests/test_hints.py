@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch_cases import drawn, qkv  # noqa: E402
 
 from froghopper import flash_attn_interface as fa  # noqa: E402
-from froghopper.torch import append_kv, attention, paged_attention  # noqa: E402
+from froghopper.torch import (append_kv, attention, context_parallel, paged_attention,  # noqa: E402
+                              scaled_dot_product_attention)
 
 Q, K, V = qkv(2, 9, 4, 16, kv=(2, 9, 2, 16))
 ENDS = torch.tensor([0, 9], dtype=torch.int32)
@@ -151,3 +152,70 @@ def test_rows_of_a_cache_that_is_copied_go_to_the_copy():
     said = refused(ValueError, "^k_cache must have columns side by side", lambda: append_kv(
         K[:, :1], V[:, :1], *caches, seqused_kv=TABLE[:, 0]))
     assert "Keep a copy, to which rows go then: k_cache = k_cache.contiguous() in PyTorch" in said
+
+
+def bits(call): return froghopper.attention(*(x.numpy() for x in (Q, K, V)), **call)
+
+
+@pytest.mark.parametrize("word", ["qkv_format", "tensor_layout", "layout", "qkv_layout"])
+@pytest.mark.parametrize("function", [lambda **words: attention(Q, K, V, **words), lambda **words: bits(words),
+                                      lambda **words: fa.flash_attn_func(Q, K, V, **words)])
+def test_words_for_layouts(function, word):
+    refused(NotImplementedError, rf"no argument {word}; q is \[batch, seq, heads, dim\] .\"bshd\", \"NHD\".* heads "
+            "before rows .\"bhsd\"", lambda: function(**{word: "bhsd"}))
+    function(**{word: None})
+
+
+@pytest.mark.parametrize("call, says", [
+    (lambda word: attention(Q, K, V, **word), "Use cu_seqlens_q and cu_seqlens_kv[.]"),
+    (lambda word: fa.flash_attn_varlen_func(Q[0], K[0], V[0], ENDS, ENDS, 9, 9, **word),
+     "Use cu_seqlens_q and cu_seqlens_k[.]"),
+    (lambda word: fa.flash_attn_func(Q, K, V, **word), "Use cu_seqlens_q and cu_seqlens_k of flash_attn_varlen_func"),
+    (lambda word: context_parallel.attention(Q, K, V, **word), "Use cu_seqlens[.]")])
+@pytest.mark.parametrize("word", ["segment_ids", "q_segment_ids", "document_ids"])
+def test_words_for_packed_sequences(call, says, word):
+    refused(NotImplementedError, f"no argument {word}; .* rows where they begin. {says}", lambda: call({word: ENDS}))
+
+
+def test_words_for_pools():
+    wanted, used = paged_attention(Q, K, V, TABLE), TABLE[:, 0] + 4
+    assert torch.equal(paged_attention(Q, k_pool=K, v_pool=V, block_table=TABLE), wanted)
+    assert torch.equal(fa.flash_attn_with_kvcache(Q, k_pool=K, v_pool=V, page_table=TABLE), wanted)
+    found = [K.clone(), V.clone()]
+    append_kv(K[:, :1], V[:, :1], k_pool=found[0], v_pool=found[1], block_table=TABLE, seqused_kv=used)
+    assert torch.equal(found[0][0, 4], K[0, 0])
+    for word in ("k_pool", "key_cache"):
+        refused(TypeError, f"no argument {word}; it is k here. Use k, with block_table where it has pages",
+                lambda: attention(Q, v=V, block_table=TABLE, **{word: K}))
+    refused(TypeError, "^k_pool must have the type of q", lambda: paged_attention(
+        Q, k_pool=K.half(), v_pool=V, block_table=TABLE))
+
+
+@pytest.mark.parametrize("shape", [(2, 9, 4), (2, 9, 4, 1)])
+def test_a_gate_of_each_head(shape):
+    gate, o = drawn(*shape, seed=7), attention(Q, K, V)
+    wanted = o * gate.reshape(2, 9, 4, 1).sigmoid()
+    for numpy, call in ((False, lambda x: attention(Q, K, V, gate=x)), (True, lambda x: bits(dict(gate=x))),
+                        (False, lambda x: paged_attention(Q, K, V, TABLE, gate=x))):
+        given = gate.numpy() if numpy else gate
+        said = refused(ValueError, "^gate must have the shape .* If each head has one, use ", lambda: call(given))
+        ways = said.partition(", use ")[2].split(" in PyTorch, ")
+        way = eval(ways[1].partition(" in NumPy")[0] if numpy else ways[0], dict(gate=given, numpy=np))
+        torch.testing.assert_close(torch.as_tensor(call(way)), wanted)
+    refused(NotImplementedError, "it is an argument of froghopper.torch.attention and paged_attention", lambda:
+            fa.flash_attn_func(Q, K, V, gate=gate))
+    refused(TypeError, "Did you mean gate", lambda: attention(Q, K, V, output_gate=gate))
+
+
+@pytest.mark.parametrize("heads, options", [(2, dict(enable_gqa=True)), (4, {})])
+def test_rows_before_heads_for_pytorch(heads, options):
+    q, k, v = qkv(2, 5, 4, 16, kv=(2, 9, heads, 16))
+    says = (r"Or, if they are \[batch, seq, heads, dim\], use query.transpose\(1, 2\), key.transpose\(1, 2\) and "
+            r"value.transpose\(1, 2\), or froghopper.torch.attention")
+    def call(*given): return scaled_dot_product_attention(*given, **options)
+    refused(ValueError, says, lambda: call(q, k, v))
+    with pytest.raises(Exception, match=says): torch.compile(call, backend="eager")(q, k, v)
+    torch.testing.assert_close(call(*(x.transpose(1, 2) for x in (q, k, v))).transpose(1, 2), attention(q, k, v))
+    said = refused(ValueError, "heads", lambda: call(*(x.transpose(1, 2) for x in (q, k[:, :, :1].repeat(1, 1, 3, 1),
+                                                                                   v[:, :, :1].repeat(1, 1, 3, 1)))))
+    assert "Or, if" not in said
