@@ -16,7 +16,7 @@ from froghopper import _torch_cp_documents as packing
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_layout as layouts
 from froghopper._c import Status
-from froghopper._call import Types, cached, check_rank, describe
+from froghopper._call import Shape, Types, cached, check_rank, describe
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._parallel import Plan, check_status, environment
 from froghopper._torch_calls import address
@@ -149,7 +149,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor |
                              f"{list(slopes.shape)}. Call for each sequence.")
 
 
-def check_rows_alike(q: calls.Shape, k: calls.Shape) -> None:
+def check_rows_alike(q: Shape, k: Shape) -> None:
     """Before other extents are looked at: rows that are unlike may be heads."""
     if len(q) != 4 or len(k) != 4 or q[1] == k[1]: return
     ways = [f"if {what} [batch, heads, rows, dim], use {listed([f'{name}.transpose(1, 2)' for name in names])}"

@@ -233,7 +233,7 @@ tell: Callable[[dict[str, str]], None] = nothing_is_traced  # froghopper.torch h
 
 def translated(function: str, module: str, words: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     """The words as the function knows them, or TypeError that says what to use. known: its arguments."""
-    found = {}
+    found: dict[str, Any] = {}
     for word, value in words.items():
         if word in known: name = word
         elif ignored(word, value, known): continue
