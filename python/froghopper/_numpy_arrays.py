@@ -11,7 +11,7 @@ from froghopper._call import (DTYPES, DTYPES_8_BIT, Packed, Shape, Strides, chec
                               slope_strides)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._lse import lse_by_row_of
-from froghopper._values import (counted, is_result, new_result, shown, type_of, way_to_dense, whole_number,
+from froghopper._values import (counted, is_result, listed, new_result, shown, type_of, way_to_dense, whole_number,
                                 wrong_shape)
 
 Array = NDArray[Any]
@@ -189,6 +189,34 @@ def check_place(name: str, array: Array, what: str) -> None:
 
 
 def result_shape(q: Array, v: Array) -> tuple[int, ...]: return (*q.shape[:-1], *v.shape[-1:])
+
+
+OF_GRADIENTS = ("grad_o", "q", "k", "v", "o", "lse")  # arguments of attention_backward, in its order
+OTHER_ORDERS = (("q", "k", "v", "o", "lse", "grad_o"), ("q", "k", "v", "o", "grad_o", "lse"),
+                ("q", "k", "v", "grad_o", "o", "lse"), ("grad_o", "q", "k", "v", "lse", "o"),
+                ("grad_o", "o", "q", "k", "v", "lse"), ("o", "lse", "grad_o", "q", "k", "v"))
+
+
+def check_order(*given: Array) -> None:
+    """Whether the arrays that attention_backward is given fit in its order, or at least in none that others have."""
+    check_is_array("q", given[1])
+    if not all(isinstance(x, np.ndarray) for x in given) or fit_as(OF_GRADIENTS, given): return
+    shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in zip(OF_GRADIENTS, given))
+    for order in OTHER_ORDERS:
+        if not fit_as(order, given): continue
+        raise InvalidProblem(f"grad_o, q, k, v, o and lse must be in this order, but their shapes are those of "
+                             f"{listed(order)}: {shapes}. Use attention_backward({', '.join(OF_GRADIENTS)}), or give "
+                             "all six by name.")
+
+
+def fit_as(order: Sequence[str], given: Sequence[Array]) -> bool:
+    """Whether these would be arrays of one call."""
+    shapes = {name: x.shape for name, x in zip(order, given)}
+    q, k, v = shapes["q"], shapes["k"], shapes["v"]
+    if len(q) not in (3, 4) or not len(q) == len(k) == len(v) or k[:-1] != v[:-1] or q[-1] != k[-1]: return False
+    rows = (q[1], q[0]) if len(q) == 3 else (q[0], q[2], q[1])
+    of_one_batch = (len(q) == 3 or q[0] == k[0]) and k[-2] > 0 and q[-2] % k[-2] == 0
+    return of_one_batch and shapes["o"] == shapes["grad_o"] == (*q[:-1], v[-1]) and shapes["lse"] == rows
 
 
 def lse_shape(q: Array) -> tuple[int, ...]:

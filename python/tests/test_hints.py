@@ -219,3 +219,21 @@ def test_rows_before_heads_for_pytorch(heads, options):
     said = refused(ValueError, "heads", lambda: call(*(x.transpose(1, 2) for x in (q, k[:, :, :1].repeat(1, 1, 3, 1),
                                                                                    v[:, :, :1].repeat(1, 1, 3, 1)))))
     assert "Or, if" not in said
+
+
+@pytest.mark.parametrize("order", [("q", "k", "v", "o", "lse", "grad_o"), ("q", "k", "v", "o", "grad_o", "lse"),
+                                   ("grad_o", "q", "k", "v", "lse", "o"), ("grad_o", "o", "q", "k", "v", "lse")])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_arrays_of_a_backward_pass_in_another_order(order, dtype):
+    """Told by shapes and not by types, of which that of lse is another one."""
+    given = dict(zip("qkv", (x[:, rows].numpy().astype(dtype) for x, rows in ((Q, slice(5)), (K, slice(9)),
+                                                                            (V, slice(9))))))
+    o, lse = froghopper.attention(**given, return_lse=True)
+    given |= dict(o=o, lse=lse, grad_o=o)
+    names = ", ".join(order[:-1]) + " and " + order[-1]
+    said = refused(ValueError, f"^grad_o, q, k, v, o and lse must be in this order, but .* those of {names}: "
+                   r"grad_o \[.*Use attention_backward\(grad_o, q, k, v, o, lse\), or",
+                   lambda: froghopper.attention_backward(*(given[name] for name in order)))
+    assert f"lse {list(given[order[-1]].shape)}." in said
+    found = froghopper.attention_backward(*(given[name] for name in ("grad_o", "q", "k", "v", "o", "lse")))
+    for x, y in zip(found, froghopper.attention_backward(**given)): assert x is y or np.array_equal(x, y)
