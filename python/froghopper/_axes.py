@@ -62,7 +62,7 @@ def room_in_pages(columns: int, page_size: int, max_seqlen_kv: int | None) -> in
     most = room if max_seqlen_kv is None else max_seqlen_kv
     if 0 <= most <= room: return most
     raise InvalidProblem(f"max_seqlen_kv must be from 0 to {room}, the rows of {counted(columns, 'column')} of "
-                         f"block_table, but is {most}. Give block_table more columns.")
+                         f"block_table, but is {most}. Use max_seqlen_kv={room}, or give block_table more columns.")
 
 
 def check_begins(begins_q: Shape) -> None:

@@ -69,3 +69,16 @@ def test_exchanged_axes_are_told_of_once(rows, options):
     turned = [jnp.ones((2, heads, rows, 16)) for heads in (8, 2, 2)]
     with pytest.warns(UserWarning, match="which is read as") as told: attention(*turned, causal=True, **options)
     assert [warning.filename for warning in told] == [__file__]
+
+
+@pytest.mark.parametrize("used, says", [
+    (3, r"but is an int. Use jax.numpy.full\(\(batch,\), seqused_kv, \"int32\"\), one for each sequence"),
+    (jnp.int32(3), r"whole numbers in one dimension, but .* Use jax.numpy.full\(\(batch,\), seqused_kv, \"int32\"\)"),
+    ([3, 4, 4, 4], r"must be an array of JAX, but is a list. Use jax.numpy.asarray\(seqused_kv\)"),
+    (jnp.ones(4), r"whole numbers in one dimension, but is float32 .* Use seqused_kv.astype")])
+def test_lengths_of_another_kind(used, says):
+    """What is advised is taken: none is sent from a number to an array of no dimension, or from a list to a list."""
+    q, k, v = qkv()
+    with pytest.raises(TypeError, match=says) as told: attention(q, k, v, seqused_kv=used)
+    way = re.search(r"Use (.*?\))(?:, one .*)?\.$", str(told.value))[1]
+    attention(q, k, v, seqused_kv=eval(way, dict(jax=jax, batch=q.shape[0], seqused_kv=used)))
