@@ -123,6 +123,7 @@ def test_a_tensor_for_results_that_does_not_fit(name, wrong):
     if name == "NumPy": out = np.lib.stride_tricks.as_strided(out.numpy(), strides=[4 * n for n in out.stride()]) if (
         wrong == "rows") else out.numpy()
     said = refused((TypeError, ValueError), "^out ", lambda: call(out=out))
+    assert "contiguous" not in said and "cop" not in said
     ways = [way.partition("; of what")[0] for way in said.partition("Use ")[2].rstrip(".").split(" in PyTorch, ")]
     given = dict(torch=torch, numpy=np, out=out, q=Q.numpy() if name == "NumPy" else Q)
     fits = eval((ways[-1] if name == "NumPy" else ways[0]).removesuffix(" in NumPy"), given)
