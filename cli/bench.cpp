@@ -104,12 +104,14 @@ int run(const Options& options) {
   const std::vector<check::Case>& cases = *read;
   const bool has_backward = std::ranges::any_of(cases, [](const check::Case& c) { return c.problem.backward(); });
   if (options.host && options.backend == "cpu")
-    return complain(exit_bad_input, "--host is the cost of handing work to a GPU; leave --backend cpu out.");
+    return complain(exit_bad_input, text("--host is the cost of handing work to a GPU; leave {} cpu out.",
+                                         as_written("--backend", "--target")));
   if (options.cold && (options.backend == "cpu" || options.host || has_backward))
     return complain(
         exit_bad_input,
-        "--cold takes turns among copies of a forward or append problem's tensors on a GPU; leave --backend "
-        "cpu, --host and bwd lines out.");
+        text("--cold takes turns among copies of a forward or append problem's tensors on a GPU; leave {} cpu, "
+             "--host and bwd lines out.",
+             as_written("--backend", "--target")));
   if (!options.tiles.empty() && !read_target(("hopper tiles=" + options.tiles).c_str())) {
     return complain(
         exit_bad_input,

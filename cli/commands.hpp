@@ -32,6 +32,9 @@ void attend_command(CLI::App& program, int& exit_code);
 void add_backend_option(CLI::App& command, std::string& backend);
 void add_target_option(CLI::App& command, std::string& target, const std::string& meaning);
 
+// Of two names of an option the one that the program was given, else the first.
+std::string as_written(const std::string& name, const std::string& other);
+
 // What a file or its name says, safe to print on a terminal: control characters and broken UTF-8 become \x1b and the
 // like. Line ends stay.
 std::string printable(std::string_view);

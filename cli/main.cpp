@@ -75,6 +75,27 @@ std::string meant_option(const CLI::App& command, const std::string& what) {
   return near.empty() ? "" : text(" Did you mean {}?", near);
 }
 
+// The arguments of the program, of which CLI11 forgets by which of its names an option was given.
+std::vector<std::string> arguments;
+
+bool is_written(const std::string& name) {
+  return std::ranges::any_of(arguments,
+                             [&](const std::string& word) { return word == name || word.starts_with(name + "="); });
+}
+
+// A sentence that begins with the first name of an option: with the one that was given.
+std::string with_written_name(const CLI::App& command, const std::string& what) {
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string first = option->get_name();
+    if (!first.starts_with("-") || !what.starts_with(first + " ")) continue;
+    std::string name = first;
+    for (const std::string& other : option->get_lnames()) name = as_written(name, "--" + other);
+    for (const std::string& other : option->get_snames()) name = as_written(name, "-" + other);
+    return name + what.substr(first.size());
+  }
+  return what;
+}
+
 // What CLI11 says of a command's arguments, in the form of all other messages, and where there is more about them.
 std::string usage_error(const CLI::App* program, const CLI::Error& error) {
   static const std::pair<const char*, const char*> said[] = {
@@ -84,7 +105,7 @@ std::string usage_error(const CLI::App* program, const CLI::Error& error) {
       {R"(^(\S+) is required$)", "$1 must be given, but is not"},
       {R"(^(\S+): must )", "$1 must "},
       {R"(^(\S+): (.*) not in \{auto,cpu,hopper\}$)",
-       "$1, or --target, must be auto, cpu or hopper, but is \"$2\". Other GPUs are for explain and prepare"},
+       "$1 must be auto, cpu or hopper, but is \"$2\". Other GPUs are for explain and prepare"},
   };
   std::string command = "froghopper", what = error.what(), meant;
   for (const CLI::App* one : program->get_subcommands()) {
@@ -92,11 +113,13 @@ std::string usage_error(const CLI::App* program, const CLI::Error& error) {
     meant = meant_option(*one, what);
   }
   for (const auto& [found, put] : said) what = std::regex_replace(what, std::regex(found), put);
+  for (const CLI::App* one : program->get_subcommands()) what = with_written_name(*one, what);
   if (!what.ends_with(".")) what += ".";
   return printable(text("froghopper: {}{} {} --help says what it takes.\n", what, meant, command));
 }
 
 int run(int argc, char** argv) {
+  arguments.assign(argv, argv + argc);
   CLI::App program(description, "froghopper");
   program.footer(footer);
   program.set_version_flag("--version", fh_version());
@@ -162,6 +185,10 @@ std::string printable(std::string_view bytes) {
     bytes.remove_prefix(n > 0 ? n : 1);
   }
   return safe;
+}
+
+std::string as_written(const std::string& name, const std::string& other) {
+  return !is_written(name) && is_written(other) ? other : name;
 }
 
 int complain(int code, const std::string& text) {

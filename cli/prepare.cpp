@@ -104,9 +104,9 @@ int run(const Options& options) {
   if (target->kind == Target::Kind::cpu) {
     return complain(
         exit_bad_input,
-        text("--target must be a GPU, as the CPU has no kernels to compile, but is \"{}\". Use --target h100 "
-             "where no GPU is here.",
-             options.target));
+        text("{0} must be a GPU, as the CPU has no kernels to compile, but is \"{1}\". Use {0} h100 where no GPU is "
+             "here.",
+             as_written("--target", "--backend"), options.target));
   }
   if (const auto device = device_of(*target); !device)
     return complain(exit_code_of(device.failure().status),

@@ -247,7 +247,7 @@ TEST(pages, are_missing_where_the_pool_is) {
   const auto ran = cache.run();
   ASSERT_FALSE(ran);
   EXPECT_EQ(ran.failure().text,
-            "block_table[0][0] is 6 and pages is 0, so the pool has no page. Set pages to those of the pool.");
+            "block_table[0][0] is 6 and pages is 0, so the pool has no page. Give a pool with pages.");
 }
 
 struct Refused {

@@ -300,11 +300,12 @@ const BadLengths bad_lengths[] = {
     {[](Lengths& l) { l.cu_kv[1] = 5000; },
      "cu_seqlens_kv falls from 5000 to 200 at entry 2; sequences lie end to end. Let it rise."},
     {[](Lengths& l) { l.cu_kv[3] = 501; },
-     "cu_seqlens_kv[3] is 501 and total_kv is 500; no sequence reaches past the total. Raise it to 501."},
+     "cu_seqlens_kv[3] is 501 and total_kv is 500; no sequence reaches past the total. Give all rows, or end "
+     "earlier."},
     {[](Lengths& l) { l.cu_q[1] = 120; },
-     "sequence 0 has 120 rows and seq_q is 100; seq_q is an upper bound on all of them. Raise it to 120."},
+     "sequence 0 has 120 rows and seq_q is 100; seq_q is an upper bound on all of them. Set seq_q to 120."},
     {[](Lengths& l) { l.cu_q[1] = 101, l.cu_q[2] = 250; },
-     "sequence 1 has 149 rows and seq_q is 100; seq_q is an upper bound on all of them. Raise it to 149."},
+     "sequence 1 has 149 rows and seq_q is 100; seq_q is an upper bound on all of them. Set seq_q to 149."},
     {[](Lengths& l) { l.used_q[1] = 51; },
      "seqused_q[1] is 51 and the sequence has 50 rows; at most all of them count. Use 0 to 50."},
     {[](Lengths& l) { l.cu_q[1] = 0, l.used_q[0] = 1; },
@@ -340,7 +341,7 @@ TEST(tensors, keys_may_begin_anywhere_where_seqused_says_how_many_there_are) {
       "sums behind a 0.");
   padded.used_kv[0] = 201;
   EXPECT_EQ(checked(forward, padded),
-            "seqused_kv[0] is 201 and seq_kv is 200; seq_kv is an upper bound on all of them. Raise it to 201.");
+            "seqused_kv[0] is 201 and seq_kv is 200; seq_kv is an upper bound on all of them. Set seq_kv to 201.");
   padded.cu_kv[0] = -1;
   EXPECT_EQ(checked(forward, padded),
             "cu_seqlens_kv[0] is -1; no sequence begins before row 0. Set it to 0 or more.");

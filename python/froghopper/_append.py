@@ -33,6 +33,8 @@ def way_to_cache(name: str, new: Sequence[int], cache: Sequence[int]) -> str:
         return f"Use {name}.swapaxes(1, 2), if it is [batch, heads, seq, dim]"
     if len(cache) == 4 and (new[-2], new[-1]) == (cache[1], cache[3]):
         return f"Use {name}_cache.swapaxes(1, 2), a view, if it has heads before rows"
+    if len(new) == len(cache) == 4 and (new[1], new[3]) == (cache[1], cache[3]):
+        return f"Use {name}.swapaxes(1, 2) and {name}_cache.swapaxes(1, 2), a view, if both have heads before rows"
     return f"Give {name} the heads and columns of the cache, {list(cache[2:])}"
 
 

@@ -62,7 +62,7 @@ def room_in_pages(columns: int, page_size: int, max_seqlen_kv: int | None) -> in
     most = room if max_seqlen_kv is None else max_seqlen_kv
     if 0 <= most <= room: return most
     raise InvalidProblem(f"max_seqlen_kv must be from 0 to {room}, the rows of {counted(columns, 'column')} of "
-                         f"block_table, but is {most}. Give block_table more columns.")
+                         f"block_table, but is {most}. Use max_seqlen_kv={room}, or give block_table more columns.")
 
 
 def check_begins(begins_q: Shape) -> None:
@@ -79,7 +79,21 @@ def check_pool(q: Shape, k: Shape, v: Shape) -> None:
         if len(shape) != 4 or shape[1] < 1:
             raise InvalidProblem(f"{name} must be [pages, page_size, heads, dim] with block_table, but has the shape "
                                  f"{list(shape)}. Give the whole pool, of all pages.")
-    if k[2] and q[-2] % k[2] and q[-2] % k[1] == 0:
-        raise InvalidProblem(f"k has the shape {list(k)}, read as [pages, page_size, heads, dim]; heads_kv, {k[2]}, "
-                             f"must divide heads_q, {q[-2]}. Use k.swapaxes(1, 2) and v.swapaxes(1, 2), views, if "
-                             "they have heads before rows.")
+    check_axes_of_cache(q, k, "[pages, page_size, heads, dim]")
+
+
+def check_axes_of_cache(q: Shape, k: Shape, read: str, name_k: str = "k", name_v: str = "v") -> None:
+    """Whether a cache, q or both have heads before rows: heads as read do not divide, and those of another reading do.
+    Where none does, the library says which heads would. read: the axes of k; q may be packed."""
+    if not k[2] or q[-2] % k[2] == 0: return
+    caches, at = f"{name_k}.swapaxes(1, 2) and {name_v}.swapaxes(1, 2)", len(q) - 3
+    of_q, rows = f"q.swapaxes({at}, {at + 1})", q[at]
+    ways = []
+    if k[1] and q[-2] % k[1] == 0: ways.append(f"use {caches}, views, if they have heads before rows")
+    elif k[1] and rows and rows % k[1] == 0:
+        ways.append(f"use {of_q}, {caches}, views, if all three have heads before rows")
+    if rows and rows % k[2] == 0: ways.append(f"use {of_q}, if q has heads before rows")
+    if not ways: return
+    way = "; or ".join(ways)
+    raise InvalidProblem(f"{name_k} has the shape {list(k)}, read as {read}, and q {list(q)}; heads_kv, {k[2]}, must "
+                         f"divide heads_q, {q[-2]}. {way[0].upper()}{way[1:]}.")

@@ -21,7 +21,7 @@ from froghopper._axes import LAYOUT, PACKED_LAYOUT, SWAPPED, check_axes, check_p
 from froghopper._axes import Shape as Shape
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of
 from froghopper._library import Library, library
-from froghopper._values import ALIGNS, check_softcap, listed, text, type_of, way_to_shape
+from froghopper._values import ALIGNS, check_softcap, listed, text, type_of, way_to_dense, way_to_shape
 from froghopper._values import Window as Window
 from froghopper._values import check_align as check_align
 from froghopper._values import check_scale as check_scale
@@ -374,8 +374,7 @@ def element_strides(name: str, shape: Shape, strides: Sequence[int]) -> Strides:
     side."""
     if shape[-1] > 1 and strides[-1] != 1 and 0 not in shape:
         raise InvalidTensor(f"{name} must have columns side by side, the last stride 1, but has the strides "
-                            f"{list(strides)} (elements). Copy it first: {name}.contiguous() in PyTorch, "
-                            f"numpy.ascontiguousarray({name}) in NumPy.")
+                            f"{list(strides)} (elements). {way_to_dense(name)}.")
     if len(shape) == 3: return 0, strides[0], strides[1]
     return strides[0], strides[1], strides[2]
 

@@ -10,7 +10,7 @@ import warnings
 from typing import Any
 
 from froghopper._c import Status
-from froghopper._library_words import in_python
+from froghopper._library_words import in_python, of_one_o
 
 FRAMEWORKS = ("torch", "jax")
 
@@ -73,6 +73,12 @@ def error_of(status: int, sentence: str) -> BaseException:
     or of two where one library has called the other; these are left out."""
     if status == Status.INTERRUPTED: return KeyboardInterrupt()
     return BY_STATUS.get(status, Internal)(in_python(OF_CALLS.sub("", sentence)))
+
+
+def about_o(error: InvalidTensor, held: bool) -> InvalidTensor:
+    """An error of the library that may speak of o, which is out, or where held what accumulate holds."""
+    error.args = (of_one_o(str(error), held),)
+    return error
 
 
 def warn_user(text: str, where: tuple[str, int] | None = None) -> None:

@@ -139,6 +139,7 @@ def speaks_of(names: dict[str, str]) -> Callable[[Callable[..., Any]], Callable[
 
 
 OF_QKV, OF_KV = {"q": "qkv", "k": "qkv", "v": "qkv"}, {"k": "kv", "v": "kv"}
+OF_CACHE = {"k": "k_cache", "v": "v_cache"}
 OF_ENDS = {"cu_seqlens_q": "cu_seqlens", "cu_seqlens_k": "cu_seqlens", "max_seqlen_q": "max_seqlen",
            "max_seqlen_k": "max_seqlen"}
 
@@ -273,7 +274,7 @@ def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size
     if softmax_scale is not None and not torch.compiler.is_compiling():  # an operator looks at one that is open
         plain(scale_in_range, "softmax_scale", softmax_scale)
     return dict(scale=softmax_scale, causal=causal, window=(left, None if causal else right),
-                softcap=0.0 if softcap is None or (isinstance(softcap, (int, float)) and softcap < 0) else softcap,
+                softcap=0.0 if softcap is None else softcap,  # below 0 FlashAttention has none; here it is refused
                 attention_chunk=0 if attention_chunk is None else attention_chunk, max_sms=sms_without(q, sm_margin))
 
 

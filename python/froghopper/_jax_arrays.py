@@ -31,8 +31,8 @@ def checked(name: str, array: Any, q: Any, of_o: str = "") -> Array:
     if name in LENGTHS:
         if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 1: return lengths_of(array)
         way_out = f"{name}.astype(\"int32\").ravel()"
-        if array.ndim == 0: way_out = f"jax.numpy.full((batch,), {name}, \"int32\"), a number for each sequence"
-        raise InvalidType(f"{name} must be a list of whole numbers, but is {array.dtype.name} with the shape "
+        if array.ndim == 0: way_out = of_every_sequence(name)
+        raise InvalidType(f"{name} must be whole numbers in one dimension, but is {array.dtype.name} with the shape "
                           f"{list(array.shape)}. Use {way_out}.")
     if name == "q" and not of_o and array.dtype.name not in DTYPES:
         raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {array.dtype.name}. Use "
@@ -46,6 +46,9 @@ def checked(name: str, array: Any, q: Any, of_o: str = "") -> Array:
                       f"{said}.astype(\"{wanted.name}\").")
 
 
+def of_every_sequence(name: str) -> str: return f"jax.numpy.full((batch,), {name}, \"int32\"), one for each sequence"
+
+
 def check_is_array(name: str, array: Any) -> None:
     said = HELD.get(name, name)
     if isinstance(array, np.ma.MaskedArray):
@@ -53,6 +56,7 @@ def check_is_array(name: str, array: Any) -> None:
                           f"{type(array).__name__}. Use {said}.filled(0).")
     if not isinstance(array, (jax.Array, np.ndarray)):
         out = f"Give {said}" if array is None else f"Use jax.numpy.asarray({said})"
+        if name.startswith("seqused") and isinstance(array, int): out = f"Use {of_every_sequence(name)}"
         raise InvalidType(f"{said} must be an array of JAX, but is {type_of(array)}. {out}.")
     if not array.dtype.isnative:
         raise InvalidType(f"{said} must have this machine's byte order, but is {array.dtype}. Use "

@@ -19,9 +19,11 @@ from froghopper._xla_kind import SCALES, Kind, Options
 ARRAYS = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv", "block_table", "sink")
 OPTIONS = ("causal", "window", "softcap", "scale", "align", "deterministic", "attention_chunk", "invariant", "max_sms")
 
-# What a compiled program calls fields of the library in its messages, and what the call that is being made calls them.
+# What a compiled program calls fields of the library in its messages, and what the call that is being made calls them;
+# and where rows are those of q and k, so that there is no bound to give.
 NAMES = {"seq_q": "max_seqlen_q", "seq_kv": "max_seqlen_kv", "total_q": "the number of rows of q",
          "total_kv": "the number of rows of k"}
+BOUNDED_BY = {"seq_q": ("cu_seqlens_q",), "seq_kv": ("cu_seqlens_kv", "block_table")}
 _said: contextvars.ContextVar[dict[str, str]] = contextvars.ContextVar("said", default={})
 
 
@@ -38,6 +40,8 @@ def with_names(options: Options, arrays: Given) -> Options:
     if not is_traced(arrays): return options
     said = _said.get()
     names = {field: said.get(name, name) for field, name in NAMES.items()} | said
+    for field, bounding in BOUNDED_BY.items():
+        if not any(name in arrays for name in bounding): names[field] = NAMES[f"total_{field[4:]}"]
     return options._replace(names=";".join(f"{field}={name}" for field, name in names.items()))
 
 

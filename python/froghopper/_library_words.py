@@ -5,8 +5,41 @@ NULL and FH_ALL, names of types as frameworks have them. Sentences that are not 
 import re
 from collections.abc import Callable
 
+# The library's o is one of two arguments, of which in_python does not know which.
+OUT, HELD = "out (or what accumulate holds)", "accumulate[0]"
+NEW_OUT = ("Use torch.empty(out.shape, dtype=out.dtype, device=out.device) in PyTorch, numpy.empty(out.shape, "
+           "out.dtype) in NumPy")
+COPIES = "; of what accumulate holds, a copy."
+
+
+def of_one_o(text: str, held: bool) -> str:
+    """What in_python has made, where it is known. held: it is what accumulate holds, whose numbers count."""
+    text = text.replace(OUT, HELD if held else "out")
+    if not held: return text.replace(NEW_OUT + COPIES, NEW_OUT + ".")
+    return text.replace(NEW_OUT + COPIES, f"Copy it first: {HELD}.contiguous() in PyTorch, "
+                                          f"numpy.ascontiguousarray({HELD}) in NumPy.")
+
+
+def of_memory(names: str, subject: str, way: str) -> list[tuple[str, str]]:
+    """Sentences of where a tensor that is written lies. names: of fields, a pattern."""
+    name = rf"\b(?P<name>{names})"
+    return [
+        (rf"{name}\.stride_(batch|seq|head) is (-\d+); .*",
+         rf"{subject} must have strides that are not negative, but that of \2 is \3. {way}"),
+        (rf"{name}\.stride_(batch|seq|head) is (-?\d+), but (\d+) elements? lies? within one step of it, .*",
+         rf"{subject} must have rows that do not overlap, as they are written, but its stride of \2 is \3, and \4 "
+         rf"elements lie within one step. {way}"),
+        (rf"{name}\.data must be at a multiple of (\d+) bytes, (.*), but is at address (\w+)\. Align it\.",
+         rf"{subject} must begin at a multiple of \2 bytes, \3, but is at address \4. {way}")]
+
+
 COLUMNS = r"head dims( of 8-bit (?:types|k and v|caches)| here)? are (multiples of \d+ from \d+ to \d+)\."
 SENTENCES: list[tuple[str, str]] = [
+    *of_memory("o", OUT, NEW_OUT + COPIES),
+    *of_memory("q_out", r"\g<name>", "Use torch.empty_like(q) in PyTorch, numpy.empty(q.shape, q.dtype) in NumPy."),
+    *of_memory("grad_[qkv]|grad_gate", r"\g<name>", r"Use numpy.zeros(\g<name>.shape, \g<name>.dtype)."),
+    *of_memory("cache_[kv]", r"\g<name>", r"Keep a copy, to which rows go then: \g<name> = \g<name>.contiguous() in "
+               r"PyTorch, \g<name> = numpy.ascontiguousarray(\g<name>) in NumPy."),
     (r"window_(left|right) is (-\d+); it counts keys\. .*",
      r"window must be (left, right), keys before and after, None or -1 for no bound, but its \1 one is \2. Use None "
      r"there."),
@@ -97,7 +130,6 @@ SENTENCES: list[tuple[str, str]] = [
     (r"(\w+)\.data must be at a multiple of (\d+) bytes, (.*), but is at address (\w+)\. Align it\.",
      r"\1 must begin at a multiple of \2 bytes, \3, but is at address \4. Copy it: \1.copy() in NumPy, \1.clone() in "
      r"PyTorch."),
-    (r"^o(?=\.stride_\w+ is -?\d+, but )", "out"),
     (r"(\w+)\.stride_(batch|seq|head) is (-?\d+), but (\d+) elements? lies? within one step of it, .*",
      r"\1 must have rows that do not overlap, as they are written, but its stride of \2 is \3, and \4 elements lie "
      r"within one step. Use \1.contiguous() in PyTorch, numpy.ascontiguousarray(\1) in NumPy."),

@@ -10,7 +10,7 @@ from torch import Tensor
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_calls import check_dense, check_floating
 from froghopper._torch_options import check_dtype
-from froghopper._values import way_to_shape
+from froghopper._values import is_result, new_result, way_to_shape
 
 BLOCK_BYTES = 64 * 2**20  # of float32 that are there at once; on a GPU a block of that size fills it
 
@@ -78,10 +78,13 @@ def merge_attn_states(output: Tensor, prefix_output: Tensor, prefix_lse: Tensor,
                                 f"{list(wanted)}, as output is {list(output.shape)}, but has the shape "
                                 f"{list(x.shape)}. {way_to_shape(name, x.shape, wanted)}.")
         if x.device != output.device:
+            out = f"torch.empty({name}.shape, device=output.device)" if name == "output_lse" else (
+                f"{name}.to(output.device)")
             raise InvalidTensor(f"{name} must be on the device of output, {output.device}, but is on {x.device}. Use "
-                                f"{name}.to(output.device).")
+                                f"{out}.")
         if of_lse and x.dtype != torch.float32:
-            raise InvalidType(f"{name} must be float32, but is {x.dtype}. Use {name}.float().")
+            out = new_result(name, dtype="torch.float32") if is_result(name) else f"Use {name}.float()"
+            raise InvalidType(f"{name} must be float32, but is {x.dtype}. {out}.")
     both = torch.stack([prefix_lse, suffix_lse])
     weights, lse = weights_of(torch.where(both == torch.inf, -torch.inf, both).transpose(1, 2))
     for axis, begin, count in blocks_of(output.shape, 2):
@@ -99,7 +102,7 @@ def check_written(name: str, x: Tensor) -> None:
                           "under torch.no_grad().")
     if any(stride == 0 and extent > 1 for stride, extent in zip(x.stride(), x.shape)):
         raise InvalidTensor(f"{name} must have elements that do not overlap, as they are written, but has the strides "
-                            f"{list(x.stride())}. Use {name}.contiguous().")
+                            f"{list(x.stride())}. {new_result(name)}.")
 
 
 def weights_of(lse_partial: Tensor) -> tuple[Tensor, Tensor]:

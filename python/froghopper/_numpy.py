@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from froghopper._call import (Call, Window, cached, check_means, check_scale_is_there, describe, plan_of, results_of)
-from froghopper._errors import Error, InvalidProblem, InvalidType
+from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, about_o
 from froghopper._lse import check_lse_by_row, lse_by_row_of
 from froghopper._numpy_8_bit import attention_8_bit, is_8_bit
-from froghopper._numpy_arrays import (Array, Lengths, address, check_array, check_is_array, check_no_mask, check_place,
-                                      check_shape, check_writeable, dense, dense_strides, float32_of, held_arrays,
-                                      gates_of, held_arrays_of, key_of, lse_for, lse_shape, max_logit_for, packed_of,
-                                      read_lengths, result_shape, slopes_of, strides_of)
+from froghopper._numpy_arrays import (Array, Lengths, address, check_array, check_is_array, check_no_mask, check_order,
+                                      check_place, check_shape, check_writeable, dense, dense_strides, float32_of,
+                                      held_arrays, gates_of, held_arrays_of, key_of, lse_for, lse_shape, max_logit_for,
+                                      packed_of, read_lengths, result_shape, slopes_of, strides_of)
 from froghopper._values import Align, flag, plain, type_of
 from froghopper._words import MISSING, again, named_by, takes_words_of_others, too_many
 
@@ -242,7 +242,7 @@ def attention(q: Array = MISSING, k: Array = MISSING, v: Array = MISSING, *more:
     try:
         call.forward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),
                      alibi_slopes=address(slopes), max_logit=address(largest), gate=address(gate))
-    except Error as error: raise named_by({"o": name_of_o}, error) from None
+    except InvalidTensor as error: raise about_o(error, held is not None) from None
     if key is not None: cached(_bare_calls, key, lambda: BareCall(call, *(None if x is None else x.shape
                                                                           for x in (o, lse, largest))))
     results: Array | tuple[Array, ...] = results_of(o, lse, largest, return_lse, return_max_logit)
@@ -316,7 +316,8 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
                        gate: Array | None = None) -> Gradients | GatedGradients:
     """The gradients of q, k, v, sink and gate, of NumPy arrays.
 
-    o, lse         what attention(..., return_lse=True) gave for the same arguments
+    o, lse         what attention(..., return_lse=True) gave for the same arguments. The order is grad_o, q, k, v, o,
+                   lse; arrays in another one that their shapes show are refused
     grad_o         the gradient of o, its shape and type
     grad_lse       the gradient of lse, where lse is used further on; float32
     deterministic  the same bits in every run; on the CPU they always are
@@ -328,9 +329,8 @@ def attention_backward(grad_o: Array, q: Array, k: Array, v: Array, o: Array, ls
     unwritten then. docs/8-backward.md has the formulas.
     """
     lengths = read_lengths(cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv)
-    arrays = {"q": q, "k": k, "v": v, "o": o, "grad_o": grad_o}
-    if gate is not None: arrays["gate"] = gate
-    check_is_array("q", q)
+    arrays = {"q": q, "k": k, "v": v, "o": o, "grad_o": grad_o} | ({} if gate is None else {"gate": gate})
+    check_order(grad_o, q, k, v, o, lse)
     for name, array in arrays.items(): check_array(name, array, q)
     packed = packed_of(lengths, q, k, max_seqlen_q, max_seqlen_kv)
     sink, slopes = dense("sink", sink, q.shape[-2:-1]), float32_of("alibi_slopes", alibi_slopes)

@@ -6,7 +6,7 @@ import numpy as np
 
 from froghopper._call import (DTYPES, DTYPES_8_BIT, Call, check_rank, check_scales_are_there, describe, mean_of,
                               output_of, plan_of, results_of)
-from froghopper._errors import InvalidType
+from froghopper._errors import InvalidTensor, InvalidType, about_o
 from froghopper._lse import lse_by_row_of
 from froghopper._numpy_arrays import (Array, HeldLengths, address, check_array, check_is_array, check_shape,
                                       check_writeable, dense, float32_of, gates_of, layout_of, lse_for, max_logit_for,
@@ -69,10 +69,12 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
     call = Call(plan_of(problem, "cpu"), [*strides, *(x.strides for x in lie), *of_means], slopes_of(slopes, problem),
                 gates=gates_of(gate), of_lse=lse_by_row_of(q.shape)[1] if lse_by_row else None)
     lse, largest = lse_for(q, held, return_lse, lse_by_row), max_logit_for(q, batch, held, with_max)
-    call.forward_with_all(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(),
-                          address(sink), address(scaled[0]), address(scaled[1]), address(scaled[2]), address(scaled[3]),
-                          address(scaled[4]), alibi_slopes=address(slopes), max_logit=address(largest),
-                          gate=address(gate))
+    try:
+        call.forward_with_all(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(),
+                              address(sink), address(scaled[0]), address(scaled[1]), address(scaled[2]),
+                              address(scaled[3]), address(scaled[4]), alibi_slopes=address(slopes),
+                              max_logit=address(largest), gate=address(gate))
+    except InvalidTensor as error: raise about_o(error, held is not None) from None
     return results_of(o, lse, largest, return_lse, with_max)
 
 

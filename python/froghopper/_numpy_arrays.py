@@ -11,7 +11,8 @@ from froghopper._call import (DTYPES, DTYPES_8_BIT, Packed, Shape, Strides, chec
                               slope_strides)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._lse import lse_by_row_of
-from froghopper._values import counted, shown, type_of, whole_number, wrong_shape
+from froghopper._values import (counted, is_result, listed, new_result, shown, type_of, way_to_dense, whole_number,
+                                wrong_shape)
 
 Array = NDArray[Any]
 Lengths = NDArray[np.integer[Any]] | Sequence[int]
@@ -105,7 +106,7 @@ def array_of(name: str, given: Any) -> Array:
 def check_no_mask(name: str, array: Any) -> None:
     if isinstance(array, np.ma.MaskedArray):
         raise InvalidType(f"{name} must be an array without a mask, which would be lost, but is a "
-                          f"{type(array).__name__}. Use {name}.filled(0).")
+                          f"{type(array).__name__}. Use {name}.{'data' if is_result(name) else 'filled(0)'}.")
 
 
 def check_is_array(name: str, array: Any) -> None:
@@ -117,9 +118,6 @@ def check_is_array(name: str, array: Any) -> None:
     raise InvalidType(f"{name} must be an array of NumPy, but is {type_of(array)}. {out}")
 
 
-WRITTEN = ("out", "q_out")  # a copy of these would be written in their place
-
-
 def check_array(name: str, array: Any, q: Any) -> None:
     """It is an array of NumPy in the type of q, in this machine's byte order."""
     check_is_array(name, array)
@@ -127,10 +125,11 @@ def check_array(name: str, array: Any, q: Any) -> None:
         if q.dtype.name not in (*DTYPES, *DTYPES_8_BIT, "uint8"):  # no type to follow
             raise InvalidType(f"q must be float16, float32 or ml_dtypes.bfloat16, but is {q.dtype}. Use "
                               "q.astype(\"float32\").")
-        out = f"Use numpy.empty({name}.shape, q.dtype)" if name.startswith(WRITTEN) else f"Use {name}.astype(q.dtype)"
+        out = f"Use numpy.empty({name}.shape, q.dtype)" if is_result(name) else f"Use {name}.astype(q.dtype)"
         raise InvalidType(f"{name} must have the type of q, {q.dtype}, but is {array.dtype}. {out}.")
-    if not array.dtype.isnative: raise InvalidType(f"{name} must have this machine's byte order, but has the other "
-                                                   f"one. Use {name}.astype(\"{array.dtype.name}\").")
+    if not array.dtype.isnative:
+        out = f"numpy.empty({name}.shape, q.dtype)" if is_result(name) else f"{name}.astype(\"{array.dtype.name}\")"
+        raise InvalidType(f"{name} must have this machine's byte order, but has the other one. Use {out}.")
 
 
 def contiguous(array: Array) -> Array:
@@ -157,8 +156,9 @@ def check_shape(name: str, array: Array, shape: Shape) -> None:
 
 
 def check_writeable(name: str, array: Array) -> None:
-    if not array.flags.writeable: raise InvalidTensor(f"{name} must be writeable, as results go there, but is "
-                                                      f"read-only. Use {name}.copy(), or another array.")
+    if array.flags.writeable: return
+    out = f"numpy.empty({name}.shape, {name}.dtype)" if is_result(name) else f"{name}.copy(), or another array"
+    raise InvalidTensor(f"{name} must be writeable, as results go there, but is read-only. Use {out}.")
 
 
 def dense(name: str, array: Any, shape: Shape) -> Any:
@@ -181,13 +181,42 @@ def check_place(name: str, array: Array, what: str) -> None:
     check_writeable(name, array)
     if not array.flags.c_contiguous:
         raise InvalidTensor(f"{name} must be contiguous, but has the strides {list(array.strides)} (bytes); {what} "
-                            f"is dense. Use numpy.ascontiguousarray({name}).")
+                            f"is dense. {way_to_dense(name)}.")
     if not array.flags.aligned:
         raise InvalidTensor(f"{name} must lie at a multiple of the {array.itemsize} bytes that its numbers have, but "
-                            f"is at address {address(array)}. Use {name}.copy().")
+                            f"is at address {address(array)}. "
+                            f"{new_result(name) if is_result(name) else f'Use {name}.copy()'}.")
 
 
 def result_shape(q: Array, v: Array) -> tuple[int, ...]: return (*q.shape[:-1], *v.shape[-1:])
+
+
+OF_GRADIENTS = ("grad_o", "q", "k", "v", "o", "lse")  # arguments of attention_backward, in its order
+OTHER_ORDERS = (("q", "k", "v", "o", "lse", "grad_o"), ("q", "k", "v", "o", "grad_o", "lse"),
+                ("q", "k", "v", "grad_o", "o", "lse"), ("grad_o", "q", "k", "v", "lse", "o"),
+                ("grad_o", "o", "q", "k", "v", "lse"), ("o", "lse", "grad_o", "q", "k", "v"))
+
+
+def check_order(*given: Array) -> None:
+    """Whether the arrays that attention_backward is given fit in its order, or at least in none that others have."""
+    check_is_array("q", given[1])
+    if not all(isinstance(x, np.ndarray) for x in given) or fit_as(OF_GRADIENTS, given): return
+    shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in zip(OF_GRADIENTS, given))
+    for order in OTHER_ORDERS:
+        if not fit_as(order, given): continue
+        raise InvalidProblem(f"grad_o, q, k, v, o and lse must be in this order, but their shapes are those of "
+                             f"{listed(order)}: {shapes}. Use attention_backward({', '.join(OF_GRADIENTS)}), or give "
+                             "all six by name.")
+
+
+def fit_as(order: Sequence[str], given: Sequence[Array]) -> bool:
+    """Whether these would be arrays of one call."""
+    shapes = {name: x.shape for name, x in zip(order, given)}
+    q, k, v = shapes["q"], shapes["k"], shapes["v"]
+    if len(q) not in (3, 4) or not len(q) == len(k) == len(v) or k[:-1] != v[:-1] or q[-1] != k[-1]: return False
+    rows = (q[1], q[0]) if len(q) == 3 else (q[0], q[2], q[1])
+    of_one_batch = (len(q) == 3 or q[0] == k[0]) and k[-2] > 0 and q[-2] % k[-2] == 0
+    return of_one_batch and shapes["o"] == shapes["grad_o"] == (*q[:-1], v[-1]) and shapes["lse"] == rows
 
 
 def lse_shape(q: Array) -> tuple[int, ...]:
@@ -201,7 +230,8 @@ def dense_strides(shape: Shape) -> Strides:
 def strides_of(name: str, array: Array) -> Strides:
     if any(stride % array.itemsize for stride, n in zip(array.strides, array.shape) if n > 1):
         raise InvalidTensor(f"{name} must have strides that are multiples of the {array.itemsize} bytes of its "
-                            f"numbers, but has {list(array.strides)}. Use {name}.copy().")
+                            f"numbers, but has {list(array.strides)}. "
+                            f"{new_result(name) if is_result(name) else f'Use {name}.copy()'}.")
     return element_strides(name, array.shape, [stride // array.itemsize for stride in array.strides])
 
 

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from froghopper._call import (Call, Strides, Types, cached, check_means, check_scales_are_there, element_strides,
                               mean_of, output_of, plan_of)
-from froghopper._errors import InvalidProblem, InvalidType
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, about_o
 from froghopper._scales import SCALES_UNLIKE, Scale, scale_of, types_of
 from froghopper._torch_calls import (BYTES, DTYPES, FLOAT8, Inputs, Options, Ready, address, aligned, check, check_held,
-                                     check_max_logit, check_place, check_shape, check_side, dense_copy, dense_strides,
+                                     check_max_logit, check_place, check_side, dense_copy, dense_strides,
                                      gate_strides, kind, longest, must_copy, name_of, name_of_o, problem_of, shapes_of,
                                      slopes_of, stream_of, strides_of, target_of, threads_for, workspace_of)
+from froghopper._torch_checks import check_out
 
 BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 _ready: dict[Hashable, Ready] = {}
@@ -56,12 +57,14 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None)
     workspace = workspace_of(q, ready.workspace_bytes) if ready.workspace_bytes else None
-    ready.call.forward_with_all(
-        read[0].data_ptr(), read[1].data_ptr(), read[2].data_ptr(), o.data_ptr(), address(lse), address(cu_seqlens_q),
-        address(cu_seqlens_kv), address(seqused_q), address(seqused_kv), address(sink), address(scale_q),
-        address(scale_k), address(scale_v), address(mean_k), address(mean_v), address(workspace),
-        stream_of(ready.gpu) if ready.gpu >= 0 else None, address(alibi_slopes), address(max_logit),
-        gate=address(gate))
+    try:
+        ready.call.forward_with_all(
+            read[0].data_ptr(), read[1].data_ptr(), read[2].data_ptr(), o.data_ptr(), address(lse),
+            address(cu_seqlens_q), address(cu_seqlens_kv), address(seqused_q), address(seqused_kv), address(sink),
+            address(scale_q), address(scale_k), address(scale_v), address(mean_k), address(mean_v), address(workspace),
+            stream_of(ready.gpu) if ready.gpu >= 0 else None, address(alibi_slopes), address(max_logit),
+            gate=address(gate))
+    except InvalidTensor as error: raise about_o(error, held_lse is not None)
     return o, lse
 
 
@@ -73,12 +76,7 @@ def ready_of(inputs: Inputs, scales: tuple[Tensor | None, ...], out: Tensor | No
     if max_logit is not None: check_max_logit(max_logit, inputs)
     o_shape, lse_shape = shapes_of(q.shape, v.shape)
     if out is not None and held_lse is not None: check_held(out, held_lse, q, o_shape, lse_shape)
-    elif out is not None:
-        check_place("out", out, q)
-        if out.dtype != o_dtype:
-            raise InvalidType(f"out must be {name_of(o_dtype)}, but is {name_of(out.dtype)}. Use "
-                              "out_dtype=out.dtype, or another out.")
-        check_shape("out", out, o_shape)
+    elif out is not None: check_out(out, q, o_dtype, o_shape, True)
     if gate is not None: check_side("gate", gate, q, o_dtype, o_shape)
     index, target = target_of(q)
     plan = plan_of(problem_of(inputs, options, backward=False, types=types, merges=held_lse is not None,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from froghopper._call import (Call, Packed, Shape, Strides, Types, cached, check_rank, check_shapes, describe,
                               element_strides, plan_of, slope_strides)
-from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, about_o
 from froghopper._lse import lse_by_row_of
 from froghopper._torch_checks import check_dense as check_dense
 from froghopper._torch_checks import check_floating as check_floating
@@ -120,10 +120,12 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None)
     workspace = workspace_of(q, ready.workspace_bytes) if ready.workspace_bytes else None
-    ready.call.forward(
-        at_q, at_k, at_v, o.data_ptr(), address(lse), address(cu_seqlens_q), address(cu_seqlens_kv),
-        address(seqused_q), address(seqused_kv), address(sink), address(workspace),
-        stream_of(index) if index >= 0 else None, address(alibi_slopes), address(max_logit), at_gate)
+    try:
+        ready.call.forward(
+            at_q, at_k, at_v, o.data_ptr(), address(lse), address(cu_seqlens_q), address(cu_seqlens_kv),
+            address(seqused_q), address(seqused_kv), address(sink), address(workspace),
+            stream_of(index) if index >= 0 else None, address(alibi_slopes), address(max_logit), at_gate)
+    except InvalidTensor as error: raise about_o(error, held_lse is not None)
     return o, lse
 
 
@@ -275,16 +277,7 @@ def check(inputs: Inputs, options: Options, of_8_bits: bool = False) -> None:
     """Types, devices, shapes and lengths of everything that is read; for tensors without memory too."""
     q, k, v, sink, begins_q, begins_kv, used_q, used_kv, slopes = inputs
     for name, x in (("q", q), ("k", k), ("v", v)): check_place(name, x, q)
-    if q.dtype not in DTYPES and not of_8_bits:
-        if not q.dtype == k.dtype == v.dtype:
-            raise InvalidType(f"q must be {' or '.join(DTYPES.values())}, but is {name_of(q.dtype)}. Use q.float(), on "
-                              "a GPU q.bfloat16().")
-        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES.values())}, but are {name_of(q.dtype)}. Use "
-                          "q.float(), k.float() and v.float(), on a GPU q.bfloat16() and so on.")
-    for name, x in (("k", k), ("v", v)):
-        if x.dtype != q.dtype and not of_8_bits:
-            raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. Use "
-                              f"{name}.to(q.dtype).")
+    if not of_8_bits: check_one_type(q, k, v)
     for name, x in (("q", q), ("k", k), ("v", v)): check_rank(name, x.shape, begins_q is not None)
     check_shapes(q.shape, k.shape, v.shape)
     if sink is not None: check_side("sink", sink, q, torch.float32, q.shape[-2:-1])
@@ -308,6 +301,20 @@ def check(inputs: Inputs, options: Options, of_8_bits: bool = False) -> None:
             raise InvalidProblem(f"{name} must have {counted(batch, 'number')}, one for each sequence, but has "
                                  f"{maybe.shape[0]}. Give it {batch}.")
     if slopes is not None: check_slopes(slopes, q, batch)
+
+
+def check_one_type(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Where none has 8 bits."""
+    if q.dtype not in DTYPES:
+        if not q.dtype == k.dtype == v.dtype:
+            raise InvalidType(f"q must be {' or '.join(DTYPES.values())}, but is {name_of(q.dtype)}. Use q.float(), on "
+                              "a GPU q.bfloat16().")
+        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES.values())}, but are {name_of(q.dtype)}. Use "
+                          "q.float(), k.float() and v.float(), on a GPU q.bfloat16() and so on.")
+    for name, x in (("k", k), ("v", v)):
+        if x.dtype != q.dtype:
+            raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. Use "
+                              f"{name}.to(q.dtype).")
 
 
 def slopes_of(inputs: Inputs) -> Strides:

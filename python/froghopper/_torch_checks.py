@@ -7,7 +7,7 @@ from torch import Tensor
 
 from froghopper._call import Shape, slope_strides
 from froghopper._errors import InvalidTensor, InvalidType
-from froghopper._values import type_of, wrong_shape
+from froghopper._values import is_result, new_result, type_of, wrong_shape
 
 
 def check_slopes(slopes: Tensor, q: Tensor, batch: int) -> None:
@@ -21,6 +21,7 @@ def check_tensor(name: str, x: Any, out: str = "") -> None:
     if x is None: raise InvalidType(f"{name} must be a tensor of PyTorch, but is None. Give {name}.")
     if not isinstance(x, Tensor):
         way = f"Use {out or as_tensor(name)}" if hasattr(x, "__len__") and not isinstance(x, str) else filled(name, x)
+        if is_result(name) and not hasattr(x, "__array_interface__"): way = "Give a tensor"  # it would be written alone
         raise InvalidType(f"{name} must be a tensor of PyTorch, but is {type_of(x)}. {way}.")
 
 
@@ -43,7 +44,10 @@ def filled(name: str, x: Any) -> str:
 def check_dense(name: str, x: Any) -> None:
     """A tensor that an operator is given: PyTorch has no kernels of it for other layouts, and would say so."""
     check_tensor(name, x)
-    if not is_dense(x): raise InvalidType(f"{name} must be dense, but is {layout_of(x)}. Use {dense_of(name, x)}.")
+    if is_dense(x): return
+    out = f"Use {dense_of(name, x)}"
+    if is_result(name) and not x.is_nested: out = new_result(name)
+    raise InvalidType(f"{name} must be dense, but is {layout_of(x)}. {out}.")
 
 
 def is_dense(x: Tensor) -> bool:
@@ -60,12 +64,16 @@ def check_floating(name: str, x: Any) -> None:
     """A tensor that may be cast."""
     check_tensor(name, x)
     if not x.is_floating_point():
-        raise InvalidType(f"{name} must have a floating-point type, but is {name_of(x.dtype)}. Use {name}.float().")
+        out = new_result(name, dtype="torch.float32") if is_result(name) else f"Use {name}.float()"
+        raise InvalidType(f"{name} must have a floating-point type, but is {name_of(x.dtype)}. {out}.")
 
 
 def as_float(name: str, x: Any) -> Tensor:
     """In float32, of any floating-point type."""
-    check_floating(name, x)
+    check_tensor(name, x)
+    if not x.is_floating_point():
+        raise InvalidType(f"{name} must be float32, float16, bfloat16 or another floating-point type, but is "
+                          f"{name_of(x.dtype)}. Use {name}.float().")
     found: Tensor = x.float()
     return found
 
@@ -75,15 +83,19 @@ def sink_of(x: Any) -> Tensor | None:
     if x is None: return None
     check_tensor("sink", x)
     sink: Tensor = x
-    return sink.float() if sink.dtype in (torch.float16, torch.bfloat16) else sink
+    if sink.dtype == torch.float32: return sink
+    if sink.dtype in (torch.float16, torch.bfloat16): return sink.float()
+    raise InvalidType(f"sink must be float32, float16 or bfloat16, but is {name_of(sink.dtype)}. Use "
+                      f"{'sink.real' if sink.is_complex() else 'sink'}.float().")
 
 
 def check_place(name: str, x: Tensor, q: Tensor) -> None:
     """On the device of q, with memory of its own kind."""
     check_dense(name, x)
     if x.device != q.device:
-        raise InvalidTensor(f"{name} must be on the device of q, {q.device}, but is on {x.device}. Use "
-                            f"{name}.to(q.device).")
+        out = f"Use torch.empty({name}.shape, dtype={name}.dtype, device=q.device)" if is_result(name) else (
+            f"Use {name}.to(q.device)")
+        raise InvalidTensor(f"{name} must be on the device of q, {q.device}, but is on {x.device}. {out}.")
 
 
 def dense_of(name: str, x: Tensor) -> str:
@@ -100,19 +112,24 @@ def dense_of(name: str, x: Tensor) -> str:
             + ends)
 
 
-WRITTEN = ("out", "q_out")  # a copy of these would be written in their place
-
-
 def check_like(name: str, x: Tensor, q: Tensor, shape: Shape) -> None:
     """A tensor of the type of q."""
     check_place(name, x, q)
     if x.dtype != q.dtype:
-        out = f"Give {name} in {name_of(q.dtype)}" if name in WRITTEN else f"Use {name}.to(q.dtype)"
-        raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. {out}.")
-    if name in WRITTEN and tuple(x.shape) != tuple(shape):
-        raise InvalidTensor(f"{name} must have the shape {list(shape)}, but has {list(x.shape)}. Use "
-                            f"torch.empty({list(shape)}, dtype=q.dtype, device=q.device).")
+        out = f"{name}.to(q.dtype)"
+        if is_result(name): out = f"torch.empty({list(shape)}, dtype=q.dtype, device=q.device)"
+        raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. Use {out}.")
     check_shape(name, x, shape)
+
+
+def check_out(out: Tensor, q: Tensor, dtype: torch.dtype, shape: Shape, of_8_bits: bool) -> None:
+    """Where o goes, of a type that is not that of q alone."""
+    check_place("out", out, q)
+    if out.dtype != dtype:
+        way = f"Use torch.empty({list(shape)}, dtype=torch.{name_of(dtype)}, device=q.device)"
+        if of_8_bits and out.dtype in (torch.float16, torch.bfloat16, torch.float32): way += ", or out_dtype=out.dtype"
+        raise InvalidType(f"out must be {name_of(dtype)}, but is {name_of(out.dtype)}. {way}.")
+    check_shape("out", out, shape)
 
 
 def check_side(name: str, x: Tensor, q: Tensor, dtype: torch.dtype, shape: Shape) -> None:

@@ -90,7 +90,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
                    to keys of its own. [documents + 1], 0 and then the end of each, the same on every rank, wherever
                    the borders of ranks lie; masks and slopes count within a document, and batch is 1. A list, or an
                    int32 or int64 tensor. What is sent depends on it, so one on a GPU is read back once a call, for
-                   which the host waits: give one in host memory
+                   which the host waits: give one in host memory. Equal cu_seqlens_q and cu_seqlens_kv are taken for
+                   it, and bounds such as max_seqlen_q are not needed
     scheme         how k and v come to the queries. "ring": from rank to rank, a part at a time; "all_gather": all parts
                    at once, or in chunks; "all_to_all": each rank gets all rows of some heads; "all_to_all_ring": heads
                    go between neighbours, k and v between such groups, as in a ring; "all_to_all_gather": the same with

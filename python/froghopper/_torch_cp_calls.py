@@ -16,13 +16,14 @@ from froghopper import _torch_cp_documents as packing
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_layout as layouts
 from froghopper._c import Status
-from froghopper._call import Types, cached, check_rank, describe
+from froghopper._call import Shape, Types, cached, check_rank, describe
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._parallel import Plan, check_status, environment
 from froghopper._torch_calls import address
 from froghopper._torch_cp_copies import Shared
 from froghopper._torch_cp_layout import Layout
 from froghopper._torch_cp_transport import Functions
+from froghopper._values import listed
 
 ALIGNMENT = 256  # of a workspace
 NO_ROWS = 4  # an address for what is given and has no rows; not 0, which says that it is not given, and not read
@@ -137,17 +138,26 @@ def check(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor |
             raise InvalidProblem(f"{name} must be [1, rows, heads, dim] with cu_seqlens, but has the shape "
                                  f"{list(x.shape)}. Use {name}[None].")
         check_rank(name, x.shape, False, ends="")
+    check_rows_alike(q.shape, k.shape)
     calls.check(calls.Inputs(q, k, v, sink, None, None, None, None, slopes), calls.Options(
         calls.LOOK, calls.LOOK, *options[1:6], False, options.deterministic, 0, 0, False))
-    if q.shape[1] != k.shape[1]:
-        raise InvalidTensor(f"k must have the rows of q, {q.shape[1]}, as they are spread alike, but has {k.shape[1]}. "
-                            "Give k and v of the same rows.")
     if documents is not None and q.shape[0] != 1:
         raise InvalidTensor("q must have a batch of 1 with cu_seqlens, as documents are packed into one row, but has "
                             f"{q.shape[0]}. Call for each row.")
     if slopes is not None and slopes.ndim != 1:
         raise InvalidProblem("alibi_slopes must be [heads_q], the same for all sequences, but has the shape "
                              f"{list(slopes.shape)}. Call for each sequence.")
+
+
+def check_rows_alike(q: Shape, k: Shape) -> None:
+    """Before other extents are looked at: rows that are unlike may be heads."""
+    if len(q) != 4 or len(k) != 4 or q[1] == k[1]: return
+    ways = [f"if {what} [batch, heads, rows, dim], use {listed([f'{name}.transpose(1, 2)' for name in names])}"
+            for looks, what, names in ((q[2] == k[2] and k[1] and q[1] % k[1] == 0, "all three are", "qkv"),
+                                       (q[2] == k[1], "q is", "q"), (q[1] == k[2], "k and v are", "kv")) if looks]
+    way = f" Or, {'; '.join(ways)}." if ways else ""
+    raise InvalidTensor(f"k must have the rows of q, {q[1]}, as they are spread alike, but has {k[1]}: their shapes "
+                        f"are {list(k)} and {list(q)}. Give k and v of the same rows.{way}")
 
 
 def check_has_memory(like: Tensor, **tensors: Tensor | None) -> None:

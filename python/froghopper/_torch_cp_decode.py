@@ -19,6 +19,7 @@ from froghopper import _torch_calls as calls
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_ops as ops
 from froghopper import _torch_paged as paged
+from froghopper._axes import check_axes_of_cache
 from froghopper._call import number
 from froghopper._errors import InvalidProblem, InvalidTensor, Unsupported
 from froghopper._merge import terms_of, weights_of
@@ -117,6 +118,9 @@ def decode(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, seqused_kv: Te
             raise InvalidProblem("max_seqlen_kv must be None without block_table, but is given. Leave it out, or cut k "
                                  "and v to that many rows.")
         max_seqlen_kv = whole("max_seqlen_kv", max_seqlen_kv)
+    if heads == "all" and k.ndim == 4:
+        read = "[pages, page_size, heads, dim]" if block_table is not None else "[batch, rows, heads, dim]"
+        check_axes_of_cache(q.shape, k.shape, read)
     newest_of = check_newest(newest, q)
     if sink is not None: check_side("sink", sink, q, torch.float32, q.shape[2:3])
     of_rank = newest_of is None and newest is not None and plain(flag, "newest", newest)

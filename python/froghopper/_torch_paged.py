@@ -23,11 +23,12 @@ from froghopper._call import (Call, Paged, Strides, Types, cached, check_align, 
                               check_rank, check_scales_are_there, describe_paged, element_strides, flag, mean_of,
                               number, output_of, plan_of, slope_strides)
 from froghopper._axes import check_begins, check_pool, room_in_pages
-from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported, about_o
 from froghopper._lse import lse_by_row_of
 from froghopper._torch_8_bit import BY_NAME
 from froghopper._torch_calls import (DTYPES, FLOAT8, address, check_dense, check_place, check_tensor, kind, name_of,
                                      sink_of, stream_of, workspace_of)
+from froghopper._torch_checks import check_out
 from froghopper._torch_options import (Align, Scale as ScaleOf, check_dtype, plain, scale_tensor, whole,
                                        window_of)
 from froghopper._values import Window, check_not_8_bit, counted
@@ -210,9 +211,9 @@ def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Te
             address(given.scale_k), address(given.scale_v), address(given.mean_k), address(given.mean_v),
             address(workspace), stream_of(ready.gpu) if ready.gpu >= 0 else None, address(given.alibi_slopes), 0,
             given.block_table.data_ptr(), address(given.gate))
-    except InvalidTensor:
+    except InvalidTensor as error:
         check_bound(k, given, options)
-        raise
+        raise about_o(error, held_lse is not None)
     if out is not None: torch.autograd.graph.increment_version(out)
     return o, lse
 
@@ -253,12 +254,7 @@ def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, ou
     o_dtype, types, lie = types_of(q, k, v, given, options, paged)
     o_shape, lse_shape = calls.shapes_of(q.shape, v.shape, options.lse_by_row)
     if out is not None and held_lse is not None: calls.check_held(out, held_lse, q, o_shape, lse_shape)
-    elif out is not None:
-        check_place("out", out, q)
-        if out.dtype != o_dtype:
-            raise InvalidType(f"out must be {name_of(o_dtype)}, but is {name_of(out.dtype)}. Give another tensor, or "
-                              "out_dtype with 8-bit k and v.")
-        calls.check_shape("out", out, o_shape)
+    elif out is not None: check_out(out, q, o_dtype, o_shape, k.dtype in FLOAT8)
     check_gate(q, v, given, o_dtype)
     gpu, target = calls.target_of(q)
     plan = plan_of(problem_of(q, k, v, given, options, paged, types, held_lse is not None), target)
@@ -323,10 +319,7 @@ def types_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options,
     given_scales, means = given[6:9], given[9:11]
     if k.dtype not in FLOAT8:
         check_not_8_bit(name_of(k.dtype), dict(zip((*ops.SCALES, "out_dtype"), (*given[6:11], options.out_dtype))))
-        for name, x in (("k", k), ("v", v)):
-            if x.dtype != q.dtype:
-                raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. "
-                                  f"Use {name}.to(q.dtype).")
+        calls.check_one_type(q, k, v)
         return q.dtype, None, []
     names = [name_of(x.dtype) for x in (q, k, v)]
     of_o = output_of(names[0], names[1], names[2], None if options.out_dtype is None else name_of(options.out_dtype),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own signature of attention, [batch, heads, seq, dim]: froghopper.torch.scaled_dot_product_attention."""
+import re
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from froghopper import _torch_traced as traced
-from froghopper._axes import unlike
+from froghopper._axes import Shape, unlike
 from froghopper._errors import Error, InvalidProblem, Unsupported, warn_user
 from froghopper._torch_calls import DTYPES, LOOK, check_tensor
 from froghopper._torch_eager import NO_SIDES, attend
@@ -66,7 +67,20 @@ def in_words(error: Error, tensors: tuple[Any, Any, Any], names: dict[str, str] 
                                             ("value", value, "key", key, "heads", -3)):
             if x.shape[at] == like.shape[at]: continue
             return unlike(name, x.shape, of, like.shape, axis, x.shape[at], like.shape[at])
-    return named_by(names, error)
+    error = named_by(names, error)
+    if names is NAMES and OF_HEADS.match(str(error)) and looks_exchanged(query.shape, key.shape, value.shape):
+        error.args = (f"{error} Or, if they are [batch, seq, heads, dim], use query.transpose(1, 2), key.transpose(1, "
+                      "2) and value.transpose(1, 2), or froghopper.torch.attention, which has that layout.",)
+    return error
+
+
+OF_HEADS = re.compile("the number of heads of key must divide|query, key and value must have equally many heads")
+
+
+def looks_exchanged(query: Shape, key: Shape, value: Shape) -> bool:
+    """Whether what would be rows are heads that divide, where heads as read do not."""
+    if not len(query) == len(key) == len(value) == 4 or key[1:3] != value[1:3]: return False
+    return bool(query[2] and key[2] and query[2] % key[2] == 0)
 
 
 def compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool,

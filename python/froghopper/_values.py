@@ -58,13 +58,45 @@ def way_to_shape(name: str, found: Sequence[int], wanted: Sequence[int]) -> str:
     """What makes an array of the shape that is wanted, in PyTorch, NumPy and JAX alike. Axes in another order are
     exchanged: a reshape would put numbers into other rows without a word."""
     count, needed = math.prod(found), math.prod(wanted)
+    turned = [at for at, extent in enumerate(found) if len(found) == len(wanted) and extent != wanted[at]]
+    exchanged = len(turned) == 2 and sorted(found) == sorted(wanted)
+    of_heads = list(found) == [*wanted[:-1]] or list(found) == [*wanted[:-1], 1]
+    if name == "gate" and of_heads and count * wanted[-1] == needed:
+        one = "gate" if len(found) == len(wanted) else "gate[..., None]"
+        return (f"If each head has one, use {one}.expand({', '.join(map(str, wanted))}) in PyTorch, "
+                f"numpy.repeat({one}, {wanted[-1]}, -1) in NumPy, and so jax.numpy.repeat in JAX")
+    if is_result(name) and not exchanged: return new_result(name, list(wanted))
     if count != needed: return f"Give it {counted(needed, 'number')}, not {count}"
     real, asked = [n for n in found if n != 1], [n for n in wanted if n != 1]
-    if real == asked or sorted(real) != sorted(asked):
+    if (real == asked or sorted(real) != sorted(asked)) and not is_result(name):
         return f"Use {name}.reshape({', '.join(map(str, wanted)) or '()'})"
-    turned = [at for at, extent in enumerate(found) if len(found) == len(wanted) and extent != wanted[at]]
-    if len(turned) == 2: return f"Use {name}.swapaxes({turned[0]}, {turned[1]})"
-    return "Put its axes into that order"
+    return f"Use {name}.swapaxes({turned[0]}, {turned[1]})" if exchanged else "Put its axes into that order"
+
+
+RESULTS = ("out", "q_out", "output", "output_lse")  # where results go: a copy would be written in their place
+HELD = ("k_cache", "v_cache", "key_cache", "value_cache")  # written, and read later
+
+
+def is_result(name: str) -> bool:
+    """Also "out[0]"."""
+    return name.partition("[")[0] in RESULTS
+
+
+def new_result(name: str, shape: Sequence[int] | str = "", dtype: str = "") -> str:
+    """What to give in place of one that does not fit, in PyTorch and in NumPy."""
+    shape, dtype = str(shape) or f"{name}.shape", dtype or f"{name}.dtype"
+    if name.startswith("out["): return f"Use numpy.zeros({shape}, {dtype})"  # of NumPy alone
+    return (f"Use torch.empty({shape}, dtype={dtype}, device={name}.device) in PyTorch, numpy.empty({shape}, {dtype}) "
+            "in NumPy")
+
+
+def way_to_dense(name: str) -> str:
+    """What to do about strides that do not fit."""
+    if is_result(name): return new_result(name)
+    if name in HELD:
+        return (f"Keep a copy, to which rows go then: {name} = {name}.contiguous() in PyTorch, {name} = "
+                f"numpy.ascontiguousarray({name}) in NumPy")
+    return f"Copy it first: {name}.contiguous() in PyTorch, numpy.ascontiguousarray({name}) in NumPy"
 
 
 def how_to_give(out: str, value: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
 from froghopper._errors import Error, InvalidType, Unsupported
-from froghopper._values import shown, type_of
+from froghopper._values import listed, shown, type_of
 
 MISSING: Any = None  # of arguments that must be given: the function says so itself, also of their names elsewhere
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,8 +31,12 @@ SAME = {
                                                                                      "return_softmax_lse"),
     "return_lse": ("return_softmax_lse", "return_attn_probs"), "return_residual": ("return_lse",),
     "cu_seqlens_q": ("cu_seqlens",), "max_seqlen_q": ("max_seqlen",), "seqused_q": ("seqused",),
+    "k_pool": ("k_cache", "k"), "v_pool": ("v_cache", "v"),
     "q_v": ("qv",), "block_tables": ("block_table",), "page_table": ("block_table",),
 }
+# Of a function with one list of documents, which are those of q and of keys, and that needs no bound on them.
+ENDS = ("cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_k", "cu_seq_lens_q", "cu_seq_lens_k")
+BOUNDS = ("max_seqlen", "max_seqlen_q", "max_seqlen_kv", "max_seqlen_k", "max_length_q", "max_length_k")
 # Nearly meant alike, or spelled like another one: what a wrong word is answered with.
 NEAR = {
     "cache_seqlens": ("seqused_kv", "seqused_k"), "seq_lens": ("seqused_kv", "seqused_k"),
@@ -49,6 +53,7 @@ NEAR = {
     "interleaved": ("rotary_interleaved",), "is_neox": ("rotary_interleaved",), "cos": ("rotary_cos",),
     "sin": ("rotary_sin",), "cos_sin_cache": ("rotary_cos", "rotary_sin"), "rotary_seqlens": ("positions",),
     "position_ids": ("positions",), "slots": ("slot_mapping",), "eps": ("norm_epsilon",),
+    **dict.fromkeys(("attn_gate", "output_gate", "head_gate", "gating", "gate_score"), ("gate",)),
     "epsilon": ("norm_epsilon",), "q_weight": ("norm_q",), "k_weight": ("norm_k",),
 }
 NOTES = {
@@ -61,8 +66,8 @@ NOTES = {
 }
 # What a function says that has nothing of the kind.
 MORE = {
-    "scaled_dot_product_attention": " It has PyTorch's arguments alone; froghopper.torch.attention has more, for "
-                                    "[batch, seq, heads, dim].",
+    "scaled_dot_product_attention": " It has PyTorch's arguments alone, and query is [batch, heads, seq, dim]; "
+                                    "froghopper.torch.attention has more, for [batch, seq, heads, dim].",
     "flash_attn_func": " flash_attn_varlen_func has lengths of sequences, flash_attn_with_kvcache those of a cache.",
     "append_kv": " It attends to nothing: froghopper.torch.paged_attention does.",
 }
@@ -77,7 +82,12 @@ DROPOUT = ("dropout_p", "dropout", "dropout_rate")
 ONLY: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(DROPOUT, (0, "weights are not dropped here")),
     "key_padding_mask": (None, "there are no masks of numbers here. Use seqused_kv, how many keys of each count"),
-    "layout": (None, "q is [batch, seq, heads, dim]. Use x.transpose(1, 2) for heads before rows"),
+    **dict.fromkeys(("layout", "qkv_format", "qkv_layout", "tensor_layout", "kv_layout", "input_layout"),
+                    (None, "q is [batch, seq, heads, dim] (\"bshd\", \"NHD\"), and packed [total, heads, dim] "
+                           "(\"thd\"). Use x.transpose(1, 2) for heads before rows (\"bhsd\", \"HND\")")),
+    **dict.fromkeys(("segment_ids", "q_segment_ids", "kv_segment_ids", "document_ids", "doc_ids", "sequence_ids"),
+                    (None, "sequences that are packed are told apart by the rows where they begin")),
+    "gate": (None, "it is an argument of froghopper.torch.attention and paged_attention. Use one of these"),
     **dict.fromkeys(("attn_mask", "attention_mask", "mask"),
                     (None, "there are no masks of numbers here. Use causal or a window, and for padding the lengths of "
                            "the keys")),
@@ -104,9 +114,14 @@ ONLY: dict[str, tuple[Any, str]] = {
                     (None, "keys are not chosen one by one or block by block here. Use window or attention_chunk")),
     **dict.fromkeys(("sfq", "sfk", "sfv"), (None, "scales of blocks of columns are not read here. Use q_descale, "
                                                  "k_descale and v_descale")),
+    **{f"{word}_{kind}": (None, f"it is {word[0]} here. Use {word[0]}, with block_table where it has pages")
+       for word in ("k", "v", "key", "value") for kind in ("pool", "cache")},
     "query": (None, "it is q here. Use q"), "key": (None, "it is k here. Use k"),
     "value": (None, "it is v here. Use v"),
 }
+
+
+NAMED_OTHERWISE = ("query", "key", "value", "is_causal", "k_", "v_")
 
 
 def takes_words_of_others(module: str) -> Callable[[F], F]:
@@ -177,7 +192,7 @@ QUOTING = ("JaxRuntimeError", "XlaRuntimeError", "TorchRuntimeError")
 def names_said(function: str, module: str, words: dict[str, Any], known: Collection[str]) -> dict[str, str]:
     """Names of here -> those that the caller has used for them."""
     return {shaped(own_word(function, module, word, value, known), word, value): word
-            for word, value in words.items() if word not in known and not ignored(word, value)}
+            for word, value in words.items() if word not in known and not ignored(word, value, known)}
 
 
 E = TypeVar("E", bound=Exception)
@@ -218,11 +233,15 @@ tell: Callable[[dict[str, str]], None] = nothing_is_traced  # froghopper.torch h
 
 def translated(function: str, module: str, words: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     """The words as the function knows them, or TypeError that says what to use. known: its arguments."""
-    found = {}
+    found: dict[str, Any] = {}
     for word, value in words.items():
         if word in known: name = word
-        elif ignored(word, value): continue
+        elif ignored(word, value, known): continue
         else: name = own_word(function, module, word, value, known)
+        if word in ENDS and has_documents(known) and name in found:
+            if same_list(found[name], value): continue
+            raise InvalidType(f"{word} must be what the other list of ends is, as q and k have the same documents "
+                              f"here, but differs. Use {name}, the ends in the rows of all ranks.")
         if name in found or (name != word and name in words):
             raise InvalidType(f"{word} is given, which is {name} here, and {name} too. Leave out one.")
         found[name] = converted(word, name, value)
@@ -239,14 +258,31 @@ def again(function: Any, module: str, given: dict[str, Any]) -> Any:
     return translated_call(function, module, (given["q"], given["k"], given["v"]), told | given["others"], known)
 
 
+def has_documents(known: Collection[str]) -> bool: return "cu_seqlens" in known and "max_seqlen" not in known
+
+
+def same_list(one: Any, other: Any) -> bool:
+    """Whether both are the same numbers. Those on a GPU are not read."""
+    if one is other: return True
+    lists = [x.tolist() if getattr(x, "is_cpu", False) else x for x in (one, other)]
+    return all(isinstance(x, (list, tuple)) for x in lists) and list(lists[0]) == list(lists[1])
+
+
 def own_word(function: str, module: str, word: str, value: Any, known: Collection[str]) -> str:
+    if word in ENDS and has_documents(known): return "cu_seqlens"
     for name in SAME.get(word, ()):
         if name in known: return name
-    if word in ONLY and "causal" in known:  # they tell of arguments of attention
-        error = InvalidType if word in ("query", "key", "value", "is_causal") or "_descale" in word else Unsupported
+    if word.endswith("_cache") and word[0] in known: pass  # nearly meant alike
+    elif word in ONLY and "causal" in known:  # they tell of arguments of attention
+        error = InvalidType if word.startswith(NAMED_OTHERWISE) or "_descale" in word else Unsupported
         if word in DROPOUT:
             raise error(f"{word} of {function}() must be 0, as {ONLY[word][1]}, but is {shown(value)}. Use "
                         f"{word}=0.0.")
+        if "begin" in ONLY[word][1]:
+            ends = listed([name for name in ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_kv", "cu_seqlens_k") if
+                           name in known])
+            if not ends: ends = "cu_seqlens_q and cu_seqlens_k of flash_attn_varlen_func"
+            raise error(f"{function}() has no argument {word}; {ONLY[word][1]}. Use {ends}.")
         corner = ", with align=\"top_left\" the first with the first" * (word == "is_causal" and "align" in known)
         raise error(f"{function}() has no argument {word}; {ONLY[word][1]}{corner}.")
     near = [name for name in NEAR.get(word, ()) if name in known]
@@ -256,8 +292,9 @@ def own_word(function: str, module: str, word: str, value: Any, known: Collectio
     raise InvalidType(f"{function}() of froghopper{'.' * bool(module)}{module} has no argument {word}. {out}")
 
 
-def ignored(word: str, value: Any) -> bool:
+def ignored(word: str, value: Any, known: Collection[str]) -> bool:
     """Whether it says nothing."""
+    if word in BOUNDS and has_documents(known): return True
     if word not in ONLY: return word in HINTS
     none = ONLY[word][0]
     if value is None: return True
@@ -271,5 +308,5 @@ def converted(word: str, name: str, value: Any) -> Any:
     if name == "window" and isinstance(value, (tuple, list)):
         return tuple(None if bound is None or bound < 0 else bound for bound in value)
     if name == "softcap" and value is None: return 0.0
-    if name == "sink" and hasattr(value, "float"): return value.float()
+    if name == "sink" and getattr(value, "is_floating_point", bool)(): return value.float()  # else refused
     return value

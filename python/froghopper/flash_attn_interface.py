@@ -43,6 +43,7 @@ import torch
 from torch import Tensor
 
 from froghopper import _kv_cache as kv_cache
+from froghopper import _kv_checks as kv_checks
 from froghopper._errors import InvalidProblem
 from froghopper._flash_words import (OF_ENDS, OF_KV, OF_QKV, WHOLE, by_name, cache_order, columns, dense_keys,
                                      dense_order, extras_of, in_any_order, length_of, one_table, options_of,
@@ -102,7 +103,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
                    negative for no bound; one number for both, None for no window
     attention_chunk  query i attends only to keys of the chunk, of so many, in which key i + seq_k - seq_q lies; 0 for
                    none. With gradients, which FlashAttention-3 does not have of it
-    softcap        scores become softcap tanh(score / softcap); None, 0 or negative for none, as there
+    softcap        scores become softcap tanh(score / softcap); None or 0 for none; negative is refused
     deterministic  gradients are bit-equal from run to run; the result always is
     *_descale      fp8: [batch, heads_k] float32 or a number, what q, k and v are multiplied by; None for 1
     dropout_p      0
@@ -194,7 +195,8 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
         if seqused_k is None and cu_seqlens_k is not None: seqused_k = cu_seqlens_k.diff()  # as FlashAttention 2
         paged: Result = in_pages(q, k, v, block_table, options, cu_seqlens_q=cu_seqlens_q, seqused_q=seqused_q,
                                  seqused_kv=seqused_k, max_seqlen_q=length_of("max_seqlen_q", max_seqlen_q),
-                                 max_seqlen_kv=kv_cache.within(length_of("max_seqlen_k", max_seqlen_k), k, block_table))
+                                 max_seqlen_kv=kv_checks.within(length_of("max_seqlen_k", max_seqlen_k), k,
+                                                                block_table))
         return paged
     q, k, v = without_gradients(columns(q), columns(k), columns(v))
     keys: dict[str, Any] = dict(k=k, v=v, cu_seqlens_kv=cu_seqlens_k, seqused_kv=seqused_k,
@@ -352,18 +354,18 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     table, longest = one_table(page_table, block_table), length_of("max_seqlen_q", max_seqlen_q)
     lengths = dict(cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
                    cu_seqlens_k_new=None if k is None and table is not None else cu_seqlens_k_new)  # as engines do
-    kv_cache.check_tensors(q, k_cache, v_cache, k, v, lengths, cu_seqlens_q, longest, table)
-    rotary = kv_cache.Rotary(rotary_cos, rotary_sin, rotary_seqlens if rotary_cos is not None else None,
+    kv_checks.check_tensors(q, k_cache, v_cache, k, v, lengths, cu_seqlens_q, longest, table)
+    rotary = kv_checks.Rotary(rotary_cos, rotary_sin, rotary_seqlens if rotary_cos is not None else None,
                              rotary_interleaved,
-                             rotary_cos is not None and kv_cache.moves_on(causal, window_size, attention_chunk))
-    kv_cache.check_rotary(rotary, k, q, kv_cache.batch_of(q, cu_seqlens_q))
-    kv_cache.refuse_gradients((q, k_cache, v_cache, k, v, s_aux, out, alibi_slopes, rotary_cos, rotary_sin))
-    rows = kv_cache.rows_of(k_cache, table)
-    kv_cache.check_numbers(q, rows, k, lengths, cu_seqlens_q, longest, len(k_cache if table is None else table))
+                             rotary_cos is not None and kv_checks.moves_on(causal, window_size, attention_chunk))
+    kv_checks.check_rotary(rotary, k, q, kv_checks.batch_of(q, cu_seqlens_q))
+    kv_checks.refuse_gradients((q, k_cache, v_cache, k, v, s_aux, out, alibi_slopes, rotary_cos, rotary_sin))
+    rows = kv_checks.rows_of(k_cache, table)
+    kv_checks.check_numbers(q, rows, k, lengths, cu_seqlens_q, longest, len(k_cache if table is None else table))
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
     options |= scales_of(q, k_cache, q_descale, k_descale, v_descale)
     options |= extras_of(q, 0.0, alibi_slopes, s_aux, None, out)
-    q, batch = columns(q), kv_cache.batch_of(q, cu_seqlens_q)
+    q, batch = columns(q), kv_checks.batch_of(q, cu_seqlens_q)
     if isinstance(cache_seqlens, Tensor): used = cache_seqlens.contiguous()
     else: used = torch.full((batch,), rows if cache_seqlens is None else cache_seqlens, dtype=torch.int32,
                             device=q.device)
@@ -381,14 +383,9 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
             kv_cache.try_once(q, k_cache, v_cache, used, table, cache_leftpad, longest, options)
             q, given = kv_cache.append_and_rotate(q, k_cache, v_cache, columns(k), columns(v), used, table,
                                                   cu_seqlens_q, cu_seqlens_k_new, rotary)
-        longest_k = kv_cache.within(length_of("max_seqlen_k", max_seqlen_k), k_cache, table)
-        if from_left and cache_leftpad is not None:
-            found, lse = kv_cache.attend_from_left(q, k_cache, v_cache, given, cache_leftpad, cu_seqlens_q, longest,
-                                                   longest_k, options)
-        elif table is not None:
-            found, lse = kv_cache.attend_to_pages(q, k_cache, v_cache, table, given, cache_leftpad, cu_seqlens_q,
-                                                  longest, longest_k, options)
-        else: found, lse = attention(q, k_cache, v_cache, seqused_kv=given, return_lse=True, **options)
+        longest_k = kv_checks.within(length_of("max_seqlen_k", max_seqlen_k), k_cache, table)
+        found, lse = kv_cache.attend_to_cache(q, k_cache, v_cache, given, table, cache_leftpad, cu_seqlens_q, longest,
+                                              longest_k, options)
     if not return_softmax_lse: return found
     return found, lse.contiguous(), lse.new_empty(0), lse.new_empty(0)
 

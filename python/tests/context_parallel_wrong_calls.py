@@ -35,6 +35,9 @@ def disagreeing(rank, size):
                                                                 scheme="all_gather")),
         "sink": lambda: (*[q(1, 4, 2, 8)] * 3, dict(sink=torch.ones(2) if last else None)),
         "refusal": lambda: (*[q(1, 4, 2, 8)] * 2, q(1, 4, 2, 8)[0] if last else q(1, 4, 2, 8), {}),
+        "heads for rows": lambda: (q(1, 4, 12, 8), *[q(1, 2, 12, 8)] * 2, {}),
+        "heads for rows of k": lambda: (q(1, 12, 4, 8), *[q(1, 2, 12, 8)] * 2, dict(sink=q(4))),
+        "two lists": lambda: (*[q(1, 4, 2, 8)] * 3, dict(cu_seqlens_q=[0, 5, 12], cu_seqlens_k=[0, 6, 12])),
         "rows of zigzag": lambda: (*[q(1, 9 if last else 4, 2, 8)] * 3, {}),
         **{f"documents, {name}": lambda options=options: (*[q(1, 4, 2, 8)] * 3, options) for name, options in {
             "other ones": dict(cu_seqlens=torch.tensor([0, 6 if last else 5, 12])),
@@ -79,6 +82,11 @@ def disagreeing(rank, size):
     found["16-bit sinks"] = [torch.equal(*(call(sink=x) for x in (sink, sink.bfloat16()))) for call in (
         lambda **options: cp.attention(rows, rows, rows, **options),
         lambda **options: cp.decode(rows[:, :1], rows, rows, **options))]
+    ends = torch.tensor([0, 5, 12], dtype=torch.int32)
+    one = cp.attention(rows, rows, rows, causal=True, cu_seqlens=ends)
+    found["words of packing"] = [torch.equal(one, cp.attention(rows, rows, rows, causal=True, **words)) for words in (
+        dict(cu_seqlens_q=ends, cu_seqlens_k=ends.clone(), max_seqlen_q=7, max_seqlen_k=7), dict(cu_seqlens_kv=ends),
+        dict(cu_seqlens_q=[0, 5, 12], cu_seqlens_kv=(0, 5, 12)), dict(cu_seqlens=ends, max_seqlen=7))]
     if last: found["unshard"] = caught(lambda: cp.unshard(q(2, 3)))
     else: found["unshard"] = caught(lambda: cp.unshard(q(3, 3)))
     for name, wrong in (("sparse", q(2, 3).to_sparse()), ("meta", q(2, 3).to("meta"))):

@@ -183,6 +183,9 @@ def test_shard_by_document_has_a_gradient(found):
     ("values of slopes", "^alibi_slopes must .* is .0.5, 1.0. .* on rank 0 and .0.5, 2.0. .* on rank 2"),
     ("sink", "^sink must .* is None on rank 0 and .1.0, 1.0. .* on rank 2"),
     ("refusal", "(rank 2 refuses its arguments|v must)"),
+    ("heads for rows", "k must have the rows of q, 4, .* Or, if all three are .batch, heads, rows, dim., use q.tra"),
+    ("heads for rows of k", r"k must have the rows of q.* if k and v are .*, use k.transpose\(1, 2\) and v.transpose"),
+    ("two lists", "cu_seqlens_k must be what the other list of ends is, .* but differs. Use cu_seqlens, the ends"),
     ("rows of zigzag", "q must have 5 rows on rank 0"),
     ("documents, other ones", r"cu_seqlens must .* is \[0, 5, 12\] on rank 0 and \[0, 6, 12\] on rank 2"),
     ("documents, many", "cu_seqlens must .* of 12 documents with the checksum .* on rank 0 and .*0, 1, 2.* on rank 2"),
@@ -216,6 +219,7 @@ def test_ranks_that_disagree_are_told_so(found, name, wanted):
 def test_a_group_goes_on_after_a_disagreement(found):
     for rank in found("disagreeing", 3):
         assert rank["then"] == 64 and rank["16-bit sinks"] == [True, True]
+        assert rank["words of packing"] == [True] * 4
         assert rank["unshard"][0] == "InvalidProblem" and "on rank 0" in rank["unshard"][1]
         for name, said in (("sparse", "must be dense"), ("meta", "must have memory"), ("file", "file must be")):
             name = name if name == "file" else "unshard " + name

@@ -89,7 +89,8 @@ def test_sinks_of_a_model(dtype):
         torch.testing.assert_close(paged_attention(Q, POOL, POOL, TABLE, sink=sink),
                                    paged_attention(Q, POOL, POOL, TABLE, sink=same))
     assert " sink" in explain(Q, K, V, sink=sink.detach())
-    refused(TypeError, "sink must be float32, but is float64", lambda: attention(Q, K, V, sink=sink.detach().double()))
+    refused(TypeError, "sink must be float32, float16 or bfloat16, but is float64",
+            lambda: attention(Q, K, V, sink=sink.detach().double()))
 
 
 def test_masks_of_pytorch():
@@ -289,13 +290,14 @@ def test_bytes_that_are_no_type():
     (lambda: attention(Q, K, K, scale=True), "scale must be a number, but is True"),
     (lambda: attention(Q, K, K, softcap=np.True_), "softcap must be a number, but is np.True_"),
     (lambda: attention(Q, K, K, window=(True, 0)), r"window\[0\] must be a whole number, but is True"),
-    (lambda: attention(Q, K, K, out=torch.empty_like(Q).half()), "but is float16. Give out in float32"),
+    (lambda: attention(Q, K, K, out=torch.empty_like(Q).half()),
+     r"but is float16. Use torch.empty\(\[2, 40, 4, 64\], dtype=q.dtype, device=q.device\)"),
     (lambda: attention(Q, K, K, out=torch.empty(1)), r"Use torch.empty\(\[2, 40, 4, 64\]"),
     (lambda: attention(Q, K, K, alibi_slopes=torch.ones(3, 4)), "Give 4 slopes"),
     (lambda: attention(Q, K, K, sinks=[0.0] * 4), r"sinks must be a tensor .* Use torch.as_tensor\(sinks\)"),
     (lambda: attention(Q[0], K[0], K[0], cu_seqlens_q=ENDS.flip(0), cu_seqlens_kv=ENDS), "cu_seqlens_q must"),
     (lambda: append_kv(K, V, POOL, POOL, block_table=TABLE, seqused_kv=LENGTHS, q=Q, q_out=Q.half()),
-     "but is float16. Give q_out in float32"),
+     r"but is float16. Use torch.empty\(\[2, 40, 4, 64\], dtype=q.dtype"),
     (lambda: attention(Q, K, K, dropout_p=0.1), r"dropout_p of attention\(\) must be 0, .* but is 0.1"),
     (lambda: scaled_dot_product_attention(Q.transpose(1, 2), K.transpose(1, 2), K.transpose(1, 2),
                                           attn_mask=causal_lower_right(40, 40)), "whose causal mask is that one"),

@@ -79,12 +79,15 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
   for (int64_t b = 0; b < batch; ++b) {
     const Rows rows = rows_of(side, b);
     if (side.cu_seqlens && rows.first + rows.extent > side.total)
-      return text("cu_seqlens_{}[{}] is {} and total_{} is {}; no sequence reaches past the total. Raise it to {}.",
-                  name, b + 1, rows.first + rows.extent, name, side.total, side.cu_seqlens[batch]);
+      return text(
+          "cu_seqlens_{}[{}] is {} and total_{} is {}; no sequence reaches past the total. Give all rows, or end "
+          "earlier.",
+          name, b + 1, rows.first + rows.extent, name, side.total);
     if (rows.extent > side.seq && !side.gaps) {
       const int64_t longest = where_most(side, batch, &Rows::extent), most = rows_of(side, longest).extent;
-      return text("sequence {} has {} and seq_{} is {}; seq_{} is an upper bound on all of them. Raise it to {}.",
-                  longest, counted(most, "row"), name, side.seq, name, most);
+      return text(
+          "sequence {0} has {1} and seq_{2} is {3}; seq_{2} is an upper bound on all of them. Set seq_{2} to {4}.",
+          longest, counted(most, "row"), name, side.seq, most);
     }
     if (rows.used > 0 && side.seq == 0 && !side.cu_seqlens)
       return text(
@@ -94,11 +97,11 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
     if (rows.used < 0 || rows.used > rows.extent)
       return text("seqused_{}[{}] is {} and the sequence has {}; at most all of them count. Use {}{}.", name, b,
                   rows.used, counted(rows.extent, "row"), from_0_to(rows.extent),
-                  rows.used < 0 || side.cu_seqlens ? "" : text(", or a larger seq_{}", name));
+                  rows.used < 0 || side.cu_seqlens ? "" : ", or a sequence of more rows");
     if (rows.used > side.seq) {
       const int64_t longest = where_most(side, batch, &Rows::used), most = rows_of(side, longest).used;
       return text(
-          "seqused_{0}[{1}] is {2} and seq_{0} is {3}; seq_{0} is an upper bound on all of them. Raise it to {2}.",
+          "seqused_{0}[{1}] is {2} and seq_{0} is {3}; seq_{0} is an upper bound on all of them. Set seq_{0} to {2}.",
           name, longest, most, side.seq);
     }
   }
@@ -135,7 +138,7 @@ Result<void> check_lengths(const Problem& p, const Views& views) {
 std::string wrong_page(const Problem& p, int64_t sequence, int64_t column, int64_t page) {
   if (page >= 0 && page < p.pages) return {};
   if (p.pages == 0)
-    return text("block_table[{}][{}] is {} and pages is 0, so the pool has no page. Set pages to those of the pool.",
+    return text("block_table[{}][{}] is {} and pages is 0, so the pool has no page. Give a pool with pages.",
                 sequence, column, page);
   return text("block_table[{}][{}] must name a page of the pool, of which pages are {}, but is {}. Use {}.", sequence,
               column, p.pages, page, from_0_to(p.pages - 1));
