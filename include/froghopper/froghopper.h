@@ -229,8 +229,8 @@ typedef struct fh_tensor {
   void* data; /* the address of its first element */
   /* Elements; stride_batch is ignored with varlen. Without gaps they are seq * heads * dim, heads * dim and dim; for
    * [batch, heads, seq, dim] in memory, heads * seq * dim, dim and seq * dim. In a tensor that is read, a stride may be
-   * 0: the entries along that axis are the same memory. Three zeros are refused as forgotten in q, k, v, o, gate and
-   * means of several rows. They are valid in grad_o (the gradient of a sum over rows), scales and slopes. */
+   * 0: the entries along that axis are the same memory. A stride of pages may not. Three zeros are refused as forgotten
+   * in q, k, v, o, gate and means of several rows, and valid in grad_o (a sum over rows), scales and slopes. */
   int64_t stride_batch, stride_seq, stride_head;
 } fh_tensor;
 
