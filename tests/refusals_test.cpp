@@ -310,6 +310,14 @@ const BadLine bad_lines[] = {
      "\"window5\" at offset 12: two numbers are expected: windowLEFT,RIGHT in keys, -1 for all "
      "on that side."},
     {"fwd bf16 b1 hq1 hkv1 sq1 d64", "skvN is missing. Add skv and its number."},
+    {"fwd bf16 b1 hq1 d64", "hkvN, sqN and skvN are missing. Add each with its number."},
+    {"append bf16 b1 hq1 hkv1 slots", "sqN and dN are missing. Add each with its number."},  // with a pool skv is 0
+    {"append bf16 b1 hq1 hkv1 sq1 d64 slots",
+     "slots is there without the rows of the cache. Add pageN and pagesN of the pool, or skvN where the cache is not "
+     "in pages."},
+    {"append bf16 b1 hq1 hkv1 sq1 d64 slots page16",
+     "pageN and pagesN go together, rows of a page and pages of the pool. Add the one that is missing."},
+    {"append bf16 b1 hq1 hkv1 sq1 d64 page16 pages4", "skvN is missing. Add skv and its number."},
     {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 varlen tq3",
      "varlen is there without tqN or tkvN. Add the rows of the packed q "
      "and of the packed k and v."},

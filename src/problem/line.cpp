@@ -7,6 +7,7 @@
 //       [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [pageN pagesN] [smsN]
 //   append DTYPE [kv=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN] [seqused] [pageN pagesN] [slots]
 //       [rotaryN rowsN [interleaved] [tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]] [tokenscales] [smsN]
+//   With slots and pages skvN, which is skv0, may be left out.
 //
 // scale0 is a scale of zero, unlike a scale of 0 in C, which is the default. softcap0 is none.
 // Printed in this order, with what differs from the default; read in any order after the first two words. A window of
@@ -269,9 +270,19 @@ std::string missing_word(const std::vector<Word>& words) {
   const auto has = [&](std::string_view key) {
     return std::any_of(words.begin() + 2, words.end(), [&](const Word& word) { return word.key == key; });
   };
+  const bool appends = words[0].all == "append", by_slots = appends && has("slots");
+  std::vector<std::string_view> missing;
   for (const Option& option : options())
-    if (option.required && !has(option.key())) return text("{0}N is missing. Add {0} and its number.", option.word);
-  const bool only_q_packed = has("page") || words[0].all == "append";
+    if (option.required && !has(option.key()) && !(by_slots && option.key() == "skv")) missing.push_back(option.word);
+  if (missing.size() == 1) return text("{0}N is missing. Add {0} and its number.", missing[0]);
+  std::string all;
+  for (size_t i = 0; i < missing.size(); ++i)
+    all += text("{}{}N", i == 0 ? "" : i + 1 < missing.size() ? ", " : " and ", missing[i]);
+  if (!all.empty()) return text("{} are missing. Add each with its number.", all);
+  if (by_slots && !has("skv") && !has("page") && !has("pages"))
+    return "slots is there without the rows of the cache. Add pageN and pagesN of the pool, or skvN where the cache "
+           "is not in pages.";
+  const bool only_q_packed = has("page") || appends;
   if (has("varlen") && !only_q_packed && !(has("tq") && has("tkv")))
     return "varlen is there without tqN or tkvN. Add the rows of the packed q and of the packed k and v.";
   if (has("varlen") && only_q_packed && !has("tq"))
