@@ -338,39 +338,5 @@ TEST(refusals, every_bad_line_has_its_own_message_with_the_offset) {
   }
 }
 
-// Words of frameworks, of the C interface, and in upper case: the message has ours.
-TEST(refusals, a_line_in_other_words_is_answered_with_ours) {
-  const std::pair<const char*, const char*> all[] = {
-      {"forward bf16 b1", "its operation, which here is fwd."},
-      {"FWD bf16 b1", "its operation, which here is fwd."},
-      {"backward bf16 b1", "its operation, which here is bwd."},
-      {"quantize bf16 b1", "its operation, which here is quantise."},
-      {"apend bf16 b1", "its operation, which here is append."},
-      {"fwd fp16 b1", "the type, which here is f16."},
-      {"fwd BF16 b1", "the type, which here is bf16."},
-      {"fwd float32 b1", "the type, which here is f32."},
-      {"fwd bfloat16 b1", "the type, which here is bf16."},
-      {"fwd bf16 B1", "Did you mean bN?"},
-      {"fwd bf16 batch1", "Did you mean bN?"},
-      {"fwd bf16 b1 h16", "Did you mean hqN and hkvN?"},
-      {"fwd bf16 b1 s4096", "Did you mean sqN and skvN?"},
-      {"fwd bf16 b1 dim128", "Did you mean dN?"},
-      {"fwd bf16 b1 kve4m3", "Did you mean kv=DTYPE?"},
-      {"fwd bf16 b1 top_left", "Did you mean topleft?"},
-      {"fwd bf16 b1 max_logit", "Did you mean maxlogit?"},
-      {"fwd bf16 b1 deterministic", "Did you mean det?"},
-      {"fwd bf16 b1 accumulate=1", "Did you mean acc?"},
-      {"fwd bf16 b1 page_size16", "Did you mean pageN?"},
-      {"fwd bf16 b1 window_left4", "Did you mean windowL,R?"},
-      {"fwd bf16 b1 window_right0", "Did you mean windowL,R?"},
-  };
-  for (const auto& [line, said] : all) {
-    const auto p = Problem::parse(line);
-    ASSERT_FALSE(p) << line;
-    EXPECT_NE(p.failure().text.find(said), std::string::npos) << line << ": " << p.failure().text;
-    EXPECT_EQ(p.failure().text.find("A line is"), std::string::npos) << p.failure().text;
-  }
-}
-
 }  // namespace
 }  // namespace froghopper

@@ -224,13 +224,29 @@ std::string corrected_type(const Option& option, std::string_view value, const f
 
 // The word that would be right, as far as can be told: "softcap30" for "softcap=30", "b2" for "b2,".
 std::string corrected(const Option& option, std::string_view value, const fh_problem& p) {
-  while (value.ends_with(',') || value.ends_with(';')) value.remove_suffix(1);
-  while (value.starts_with('=') || value.starts_with(':') || value.starts_with('_')) value.remove_prefix(1);
+  if (means_none(value)) return " Leave it out.";
+  while (value.ends_with(',') || value.ends_with(';') || value.ends_with(')')) value.remove_suffix(1);
+  while (!value.empty() && std::string_view("=:_(").find(value.front()) != value.npos) value.remove_prefix(1);
   const bool equals = option.key() != option.word;
   if (std::holds_alternative<TypeField>(option.field)) return corrected_type(option, value, p);
   const std::string after = text("{}{}", equals ? "=" : "", value);
   fh_problem ignored = fh_problem_init();
   return read_value(option, after, ignored).empty() ? text(" Write {}{}.", option.key(), after) : "";
+}
+
+// The word that is meant, and how it is written with the value that follows the user's: "d128" for "head_dim=128".
+std::string unknown_word(const Word& word, const fh_problem& p) {
+  if (const std::string why = no_word(word.all); !why.empty()) return text("this word is unknown. {}", why);
+  const std::string meant = meant_words(word.all);
+  if (meant.empty()) return text("this word is unknown. {}.", grammar);
+  const std::string_view value = value_of_word(word.all);
+  const auto option = std::ranges::find(options(), meant, form_of);  // none where several words are meant
+  std::string advice;
+  if (option != options().end() && has_value(*option) && !value.empty()) advice = corrected(*option, value, p);
+  if (option != options().end() && !has_value(*option) && (means_none(value) || value == "=0"))
+    advice = " It is off where it is left out: leave it out.";
+  return text("this word is unknown. Did you mean {}?{}", meant,
+              advice.empty() ? " docs/options.md has all words." : advice);
 }
 
 // Puts one word into the struct; returns what is wrong with it.
@@ -244,9 +260,7 @@ std::string read_word(const Word& word, fh_problem& p) {
     if (!wrong.ends_with('.')) wrong += text(": {}.", form_of(option));
     return wrong + corrected(option, word.value, p);
   }
-  const std::string meant = meant_words(word.all);
-  if (meant.empty()) return text("this word is unknown. {}.", grammar);
-  return text("this word is unknown. Did you mean {}? docs/options.md has all words.", meant);
+  return unknown_word(word, p);
 }
 
 bool read_type(std::string_view word, fh_dtype& type) {
