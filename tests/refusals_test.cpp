@@ -50,6 +50,10 @@ const BadProblem bad_problems[] = {
      "heads_kv is 0; a problem has at least one key head. Use heads_q, 8, where every query head has its own."},
     {[](fh_problem& p) { p.heads_kv = 3; },
      "heads_kv is 3 and heads_q is 8; heads_kv must divide heads_q. Use 1, 2, 4 or 8."},
+    {[](fh_problem& p) { p.heads_q = 100, p.heads_kv = 200, p.seq_q = 8, p.seq_kv = 2; },
+     "heads_kv is 200 and heads_q is 100; heads_kv must divide heads_q. Use 1, 2, 4, 5, 10, 20, 25, 50 or 100. If "
+     "heads "
+     "are before rows, exchange heads_q with seq_q and heads_kv with seq_kv; strides say how tensors lie."},
     {[](fh_problem& p) { p.dim_qk = 0; },
      "dim_qk is 0; head dims are multiples of 8 from 8 to 512. Set dim_qk within."},
     {[](fh_problem& p) { p.dim_qk = 81; },

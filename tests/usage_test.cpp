@@ -189,6 +189,25 @@ TEST_F(Program, attend_tells_axes_that_are_exchanged_from_heads_that_do_not_fit)
   EXPECT_FALSE(has(run("attend " + path("in.safetensors") + " -o " + path("o.npy")).err, "before rows"));
 }
 
+// Heads divide as they are read, so that it is computed, with a word.
+TEST_F(Program, attend_says_that_heads_seem_to_be_before_rows) {
+  const auto said = [&](std::vector<int64_t> q, std::vector<int64_t> k) {
+    TensorFile file;
+    file.tensors["q"] = ones(Element::f32, std::move(q));
+    for (const char* const name : {"k", "v"}) file.tensors[name] = ones(Element::f32, k);
+    write("in.safetensors", print_safetensors(file));
+    const Ran r = run("attend --backend cpu " + path("in.safetensors") + " -o " + path("o.npy"));
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.err;
+  };
+  EXPECT_EQ(said({1, 4, 30, 8}, {1, 2, 30, 8}),
+            "froghopper: q is [1, 4, 30, 8] and k is [1, 2, 30, 8], read as [batch, seq, heads, dim]: 30 heads of 4 "
+            "queries and 2 keys. If heads are before rows, exchange both axes.\n");
+  EXPECT_TRUE(has(said({4, 30, 8}, {4, 30, 8}), "read as [seq, heads, dim]: 30 heads of 4 queries and 4 keys."));
+  EXPECT_EQ(said({1, 30, 4, 8}, {1, 30, 2, 8}), "");
+  EXPECT_EQ(said({1, 1, 30, 8}, {1, 40, 30, 8}), "") << "a step of decoding";
+}
+
 TEST_F(Program, attend_names_the_tensors_of_a_file_without_q) {
   TensorFile file;
   for (const char* const name : {"query", "key", "value"}) file.tensors[name] = ones(Element::f32, {1, 3, 2, 8});
