@@ -22,7 +22,7 @@
 enum { most_ranks = 8, rows = 1000, heads_q = 16, heads_kv = 8, dim = 128, schemes = 2 };
 enum { row_q = heads_q * dim, row_kv = heads_kv * dim }; /* numbers of a row */
 /* A rank's memory begins with its signals, 16 bytes for each rank, and the workspace comes after them. */
-enum { signals_bytes = 256, skipped = 77, pause_ns = 50000 };
+enum { signals_bytes = 256, skipped = 77, pause_us = 50 };
 /* They need no operation of fh_cp_memory but those of fh_cp_cuda_memory. */
 static const fh_cp_scheme scheme_of[schemes] = {FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL};
 
@@ -51,7 +51,7 @@ static void check(fh_status status, const char* what) {
   if (status != FH_OK) leave(1, what, fh_cp_last_error());
 }
 
-static void pause_shortly(void) { thrd_sleep(&(struct timespec){.tv_nsec = pause_ns}, NULL); }
+static void pause_shortly(void) { thrd_sleep(&(struct timespec){.tv_nsec = 1000 * pause_us}, NULL); }
 
 /* Returns 0 when all ranks have come, and 1 where one of them does not come any more. */
 static int meet(void) {
