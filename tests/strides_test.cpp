@@ -83,35 +83,21 @@ TEST(strides, that_were_forgotten_are_refused_where_one_row_cannot_be_meant) {
 
 // Named before memory is compared: in one heap a tensor that is written may lie where the pool would have its pages.
 TEST(strides, of_pages_that_were_forgotten_are_refused_by_name) {
+  const char* const paged = "fwd bf16 b1 hq4 hkv2 sq1 skv100 d64 page16 pages7";
+  const char* const scaled = "fwd bf16 kv=e4m3 b1 hq4 hkv2 sq1 skv100 d64 page16 pages7 tokenscales";
   const struct {
     const char *line, *name;
     fh_tensor fh_tensors::*tensor;
-    fh_tensor given;  // strides only
-    const char* dense;
-  } all[] = {
-      {"fwd bf16 b1 hq4 hkv2 sq1 skv100 d64 page16 pages7", "k", &fh_tensors::k, {nullptr, 0, 128, 64}, "2048"},
-      {"fwd bf16 b1 hq4 hkv2 sq1 skv100 d64 page16 pages7", "v", &fh_tensors::v, {nullptr, 0, 64, 1024}, "2048"},
-      {"fwd bf16 b1 hq4 hkv1 sq1 skv7 d64 page1 pages7", "k", &fh_tensors::k, {nullptr, 0, 0, 0}, "64"},
-      {"append bf16 b1 hq1 hkv1 sq1 skv100 d64 page16 pages7",
-       "cache_k",
-       &fh_tensors::cache_k,
-       {nullptr, 0, 64, 0},
-       "1024"},
-      // of rows, which lie as theirs do
-      {"fwd bf16 kv=e4m3 b1 hq4 hkv2 sq1 skv100 d64 page16 pages7 tokenscales",
-       "scale_k",
-       &fh_tensors::scale_k,
-       {nullptr, 0, 2, 1},
-       "32"},
-  };
-  for (const auto& [line, name, tensor, given, dense] : all) {
+    int64_t stride_seq, stride_head, dense;
+  } all[] = {{paged, "k", &fh_tensors::k, 128, 64, 16 * 2 * 64},
+             {paged, "v", &fh_tensors::v, 64, 16 * 64, 16 * 2 * 64},
+             {"fwd bf16 b1 hq4 hkv1 sq1 skv7 d64 page1 pages7", "k", &fh_tensors::k, 0, 0, 64},
+             {scaled, "scale_k", &fh_tensors::scale_k, 2, 1, 16 * 2}};  // of rows, which lie as theirs do
+  for (const auto& [line, name, tensor, stride_seq, stride_head, dense] : all) {
     const Problem p = problem_of(line);
     fh_tensors t = tensors_of(p);
-    if (p.appends()) t.v = t.o = {}, t.lse = nullptr, t.q_out = {somewhere<void>(26), 64, 64, 64};
-    t.*tensor = {(t.*tensor).data, 0, 0, 0};
-    if (!(t.*tensor).data) (t.*tensor).data = somewhere<void>(27);
-    t.o.data = p.appends() ? nullptr : static_cast<char*>((t.*tensor).data) + 64;
-    (t.*tensor).stride_seq = given.stride_seq, (t.*tensor).stride_head = given.stride_head;
+    t.*tensor = {(t.*tensor).data, 0, stride_seq, stride_head};
+    t.o.data = static_cast<char*>((t.*tensor).data) + 64;  // touches the first page
     const auto views = bind(p, t);
     ASSERT_FALSE(views) << line;
     EXPECT_EQ(views.failure().text,
@@ -120,7 +106,7 @@ TEST(strides, of_pages_that_were_forgotten_are_refused_by_name) {
                    name, dense));
   }
   // One scale may be that of the whole pool.
-  const Problem p = problem_of("fwd bf16 kv=e4m3 b1 hq4 hkv2 sq1 skv100 d64 page16 pages7 tokenscales");
+  const Problem p = problem_of(scaled);
   fh_tensors t = tensors_of(p);
   t.scale_k.stride_batch = t.scale_k.stride_seq = t.scale_k.stride_head = 0;
   EXPECT_TRUE(bind(p, t)) << bind(p, t).failure().text;

@@ -171,18 +171,17 @@ std::string wrong_view(const Problem& p, const Tensor& tensor, Use use, const Vi
   return {};
 }
 
-// Whether the tensor has pages in this problem, where others have a batch.
-bool is_of_pages(const Problem& p, const Tensor& tensor) {
-  if (!p.paged()) return false;
+// Whether pages of the tensor are read, where others have a batch. Of what is written, rows_overlap() names the stride.
+bool is_read_in_pages(const Problem& p, const Tensor& tensor) {
+  if (!p.paged() || p.appends()) return false;
   if (tensor.view == &Views::scale_k || tensor.view == &Views::scale_v) return p.scale_tokens;
-  if (p.appends()) return tensor.view == &Views::cache_k || tensor.view == &Views::cache_v;
   return tensor.view == &Views::k || tensor.view == &Views::v;
 }
 
 // Rows and heads that are shared may have a stride of 0, but a pool whose pages are all the same one holds nothing.
-// Where no stride is set, all_one_row() and rows_overlap() name them all, and one scale may be that of the pool.
+// Where no stride is set, all_one_row() names them all, and one scale may be that of the pool.
 std::string all_one_page(const Problem& p, const Tensor& tensor, const View& view) {
-  if (!view.data || view.batch == 1 || view.stride_batch != 0 || !is_of_pages(p, tensor)) return {};
+  if (!view.data || view.batch == 1 || view.stride_batch != 0 || !is_read_in_pages(p, tensor)) return {};
   const bool of_scales = view.dim == 1;
   if (of_scales ? view.stride_seq == 0 : (view.seq > 1 || view.heads > 1) && view.stride_seq + view.stride_head == 0)
     return {};
