@@ -120,9 +120,23 @@ std::string disagreement(const QKV& in) {
 // What is wrong with the problem, and where heads would fit if they came before rows, that they seem to.
 Failure wrong_or_turned(const QKV& in, Failure failure) {
   const auto q = in.extents(in.q), k = in.extents(in.k);
-  if (k[1] > 0 && k[2] > 0 && q[2] % k[2] != 0 && q[1] % k[1] == 0)
-    failure.text += " If heads are before rows, exchange both axes.";
+  if (k[1] == 0 || k[2] == 0 || q[2] % k[2] == 0 || q[1] % k[1] != 0) return failure;
+  failure.text.erase(std::min(failure.text.find(" If heads are before rows"), failure.text.size()));
+  failure.text += " If heads are before rows, exchange both axes.";
   return failure;
+}
+
+// Of axes that can be computed as they are, and rarely are right: of q and of k there are more heads than rows, and the
+// rows would fit as heads. A step of decoding has one row.
+std::string seem_turned(const QKV& in) {
+  const auto q = in.extents(in.q), k = in.extents(in.k);
+  if (q[1] <= 1 || k[1] == 0 || q[1] % k[1] != 0 || q[2] <= q[1] || k[2] <= k[1]) return {};
+  return text("q is [{}] and k is [{}], read as {}: {} of {} and {}. If heads are before rows, exchange both axes.",
+              joined(in.q.shape, ", "), joined(in.k.shape, ", "),
+              in.packed                ? "[total, heads, dim]"
+              : in.q.shape.size() == 3 ? "[seq, heads, dim]"
+                                       : "[batch, seq, heads, dim]",
+              counted(q[2], "head"), counted(q[1], "query", "queries"), counted(k[1], "key"));
 }
 
 fh_problem describe(const QKV& in, const Wishes& wishes) {
@@ -246,6 +260,7 @@ Result<Activations> load_activations(const std::vector<std::string>& words, cons
   auto problem = Problem::from(user);
   if (!problem) return wrong_or_turned(*qkv, problem.failure());
   a.problem = *problem;
+  a.seem_turned = seem_turned(*qkv);
 
   keep_tensors(a, *qkv);
   if (auto taken = take_gate(a, *file); !taken) return taken.failure();

@@ -28,6 +28,7 @@ struct Activations {
   std::vector<std::vector<int64_t>> shapes;  // of what is written, by index in tensors(); as many extents as q has
   std::optional<files::FileTensor> grad_o, grad_lse;
   std::vector<std::string> read_from;  // paths, which no output may overwrite
+  std::string seem_turned;             // why heads seem to be before rows, a word for the user; "": they do not
   std::vector<std::string> unused;     // tensors of the input: misspelt, or another one is used instead
 };
 

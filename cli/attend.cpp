@@ -150,6 +150,7 @@ int run(const Options& options) {
   if (!a->unused.empty())
     complain(exit_ok, text("{} in the input {} not used. froghopper attend --help names what is.",
                            joined(a->unused, ", "), a->unused.size() == 1 ? "is" : "are"));
+  if (!a->seem_turned.empty()) complain(exit_ok, a->seem_turned);
   if (options.wishes.top_left && !a->problem.aligned())
     complain(exit_ok, "--top-left is not used: without --causal, --window or alibi_slopes nothing is aligned.");
   int code = attend(options, *a);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cli/commands.hpp"
+#include "cli/other_options.hpp"
 #include "src/base/near_word.hpp"
 #include "src/base/text.hpp"
 
@@ -63,18 +64,6 @@ void refuse_empty_values(CLI::App& command) {
   }
 }
 
-// "--casual" and where it stands: "Did you mean --causal?". "" where that cannot be told.
-std::string meant_option(const CLI::App& command, const std::string& what) {
-  std::smatch found;
-  if (!std::regex_search(what, found, std::regex(R"(not expected: (--[^ =]+))"))) return {};
-  std::vector<std::string> names;
-  for (const CLI::Option* option : command.get_options())
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  const std::vector<std::string_view> known(names.begin(), names.end());
-  const std::string_view near = near_word(found[1].str(), known);
-  return near.empty() ? "" : text(" Did you mean {}?", near);
-}
-
 // The arguments of the program, of which CLI11 forgets by which of its names an option was given.
 std::vector<std::string> arguments;
 
@@ -104,6 +93,8 @@ std::string usage_error(const CLI::App* program, const CLI::Error& error) {
       {R"(^Could not convert: (\S+) = (.*)$)", "$1 must be a number, not negative and not too large, but is \"$2\""},
       {R"(^(\S+) is required$)", "$1 must be given, but is not"},
       {R"(^(\S+): must )", "$1 must "},
+      {R"(^(\S+): ((?:gpu|cuda|GPU|CUDA)(?::0)?) not in \{auto,cpu,hopper\}$)",
+       "$1 must be auto, cpu or hopper, but is \"$2\", which is hopper here"},
       {R"(^(\S+): (.*) not in \{auto,cpu,hopper\}$)",
        "$1 must be auto, cpu or hopper, but is \"$2\". Other GPUs are for explain and prepare"},
   };

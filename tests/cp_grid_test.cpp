@@ -335,9 +335,9 @@ TEST(ContextParallelGrid, what_cannot_be_is_said) {
       {refusal([](fh_problem&, fh_cp_problem& p) { p.heads_ranks = -1; }),
        "heads_ranks is -1, but must divide ranks"},
       {refusal([](fh_problem&, fh_cp_problem& p) { p.heads_ranks = 2, p.scheme = FH_CP_RING; }),
-       "heads_ranks is 2, but must be 0 with a scheme that has no groups"},
+       "heads_ranks is 2, but must be 0 with FH_CP_RING, which has no groups"},
       {refusal([](fh_problem&, fh_cp_problem& p) { p.scheme = static_cast<fh_cp_scheme>(6); }),
-       "scheme is 6, but must be an fh_cp_scheme, 0 to 5"},
+       "scheme is 6, which names no fh_cp_scheme. Use"},
       {refusal([](fh_problem& whole, fh_cp_problem& p) { whole.heads_q = 6, whole.heads_kv = 6, p.heads_ranks = 4; }),
        "heads_q is 6, which heads_ranks, 4, does not divide"},
       {refusal(

@@ -57,5 +57,19 @@ TEST(messages, explanations_of_one) {
     EXPECT_NE(said.find(one), std::string::npos) << one << "\n" << said;
 }
 
+// Heads divide, so that nothing is refused.
+TEST(messages, explanations_of_exchanged_axes) {
+  const auto said = [](const char* line) {
+    const fh_problem p = Problem::parse(line)->user_struct();
+    return std::string(fh_explain(&p, "cpu"));
+  };
+  EXPECT_NE(
+      said("fwd bf16 b2 hq300 hkv300 sq8 skv2 d64").find("axes         300 query heads of 8 queries and 2 keys, "),
+      std::string::npos);
+  for (const char* line : {"fwd bf16 b2 hq8 hkv2 sq300 skv300 d64", "fwd bf16 b2 hq300 hkv300 sq1 skv2 d64",
+                           "fwd bf16 b2 hq300 hkv300 sq8 skv3 d64", "fwd bf16 b2 hq16 hkv16 sq8 skv8 d64"})
+    EXPECT_EQ(said(line).find("axes "), std::string::npos) << line;
+}
+
 }  // namespace
 }  // namespace froghopper

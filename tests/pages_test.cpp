@@ -225,8 +225,8 @@ TEST(Append, NamesPositionsAndSlotsThatAreOutside) {
       "0 to 2, or -1; slots are int64, not int32.");
   EXPECT_EQ(
       refusal("append f32 b1 hq1 hkv1 sq3 skv0 d64 slots", {-1, 0, 1}, {}),
-      "slot_mapping[1] is 0, but the cache has no rows, as seq_kv is 0. Set seq_kv to those of the cache, or use "
-      "-1.");
+      "slot_mapping[1] is 0, but the cache has no rows, as page_size and seq_kv are 0. Set page_size and pages to "
+      "those of the pool, or seq_kv where the cache is not in pages, or use -1.");
   EXPECT_EQ(refusal("append f32 b1 hq1 hkv1 sq3 skv0 d64 page4 pages0 slots", {2, 0, 1}, {}),
             "slot_mapping[0] is 2, but the cache has no rows, as pages is 0. Set pages to those of the cache, or use "
             "-1.");

@@ -74,6 +74,9 @@ TEST(problem, one_problem_has_one_spelling) {
   }
   EXPECT_EQ(Problem::parse("fwd bf16 b1 hq1 hkv1 sq5 skv5 d64 window-1,-1 topleft")->line(),
             "fwd bf16 b1 hq1 hkv1 sq5 skv5 d64");
+  const auto slots = Problem::parse("append bf16 b1 hq1 hkv1 sq5 d64 page16 pages4 slots");  // rows are of the pool
+  ASSERT_TRUE(slots) << slots.failure().text;
+  EXPECT_EQ(slots->line(), "append bf16 b1 hq1 hkv1 sq5 skv0 d64 page16 pages4 slots");
 }
 
 TEST(problem, types_of_8_bits_have_words_of_their_own) {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of the README and of docs/13-serving.md compile without a warning and run; the files that documents
-link to exist; the README names both commands.
+"""The programs of the README and of docs/13-serving.md compile without a warning and run, and examples in C are
+C11; the files that documents link to exist; the README names both commands.
 
 usage: python3 tests/readme_test.py BUILD_FOLDER
 """
@@ -47,6 +47,17 @@ class Readme(unittest.TestCase):
 
     def test_the_c_program_runs(self):
         self.assertEqual(printed_in_c(dict(self.programs())["c"]), "1\n")  # o, the mean of values that all are 1
+
+    def test_examples_in_c_are_c11(self):
+        """Without the extensions of GNU, which CMake's c_std_11 allows: users compile them by hand too."""
+        cache = pathlib.Path(BUILD, "CMakeCache.txt").read_text()
+        cuda = pathlib.Path(re.search(r"^FROGHOPPER_CUDA_INCLUDE:\w+=(.*)$", cache, re.MULTILINE)[1])
+        for file in sorted((ROOT / "examples").rglob("*.c")):
+            needs_runtime = "cuda_runtime_api.h" in file.read_text()
+            if needs_runtime and not pathlib.Path(cuda, "crt/host_defines.h").exists(): continue
+            said = subprocess.run([*C11, "-Wall", "-Wextra", "-fsyntax-only", f"-I{ROOT}/include", "-isystem",
+                                   str(cuda), str(file)], capture_output=True, text=True, timeout=120).stderr
+            self.assertEqual(said, "", file)
 
     def test_an_older_cpp_is_told_what_to_do(self):
         for options, words in ((["-std=c++17"], "-std=c++20"), (["-std=c++20"], ""),

@@ -81,6 +81,37 @@ TEST(strides, that_were_forgotten_are_refused_where_one_row_cannot_be_meant) {
   }
 }
 
+// Named before memory is compared: in one heap a tensor that is written may lie where the pool would have its pages.
+TEST(strides, of_pages_that_were_forgotten_are_refused_by_name) {
+  const char* const paged = "fwd bf16 b1 hq4 hkv2 sq1 skv100 d64 page16 pages7";
+  const char* const scaled = "fwd bf16 kv=e4m3 b1 hq4 hkv2 sq1 skv100 d64 page16 pages7 tokenscales";
+  const struct {
+    const char *line, *name;
+    fh_tensor fh_tensors::*tensor;
+    int64_t stride_seq, stride_head, dense;
+  } all[] = {{paged, "k", &fh_tensors::k, 128, 64, 16 * 2 * 64},
+             {paged, "v", &fh_tensors::v, 64, 16 * 64, 16 * 2 * 64},
+             {"fwd bf16 b1 hq4 hkv1 sq1 skv7 d64 page1 pages7", "k", &fh_tensors::k, 0, 0, 64},
+             {scaled, "scale_k", &fh_tensors::scale_k, 2, 1, 16 * 2}};  // of rows, which lie as theirs do
+  for (const auto& [line, name, tensor, stride_seq, stride_head, dense] : all) {
+    const Problem p = problem_of(line);
+    fh_tensors t = tensors_of(p);
+    t.*tensor = {(t.*tensor).data, 0, stride_seq, stride_head};
+    t.o.data = static_cast<char*>((t.*tensor).data) + 64;  // touches the first page
+    const auto views = bind(p, t);
+    ASSERT_FALSE(views) << line;
+    EXPECT_EQ(views.failure().text,
+              text("{}.stride_batch is 0, but is the stride of pages where page_size is set, and the pool has 7 "
+                   "pages, which would all be the same one. Without gaps it is {}.",
+                   name, dense));
+  }
+  // One scale may be that of the whole pool.
+  const Problem p = problem_of(scaled);
+  fh_tensors t = tensors_of(p);
+  t.scale_k.stride_batch = t.scale_k.stride_seq = t.scale_k.stride_head = 0;
+  EXPECT_TRUE(bind(p, t)) << bind(p, t).failure().text;
+}
+
 // Pages of one row have no stride of rows, so that they are counted in 16 bytes.
 TEST(strides, beyond_what_a_map_counts_are_refused_with_a_way_out) {
   const auto refusal = [](const View& given) {

@@ -47,6 +47,17 @@ TEST_F(Program, says_what_is_wrong_with_an_option) {
       {"bench " + line + " --ms 0", "froghopper: --ms must be positive, but is \"0\". froghopper bench --help"},
       {"attend x.npy -o y.npy --casual", "not expected: --casual. Did you mean --causal? froghopper attend --help"},
       {"attend x.npy -o y.npy --top_left=1", "Did you mean --top-left? "},
+      {"attend x.npy -o y.npy --is-causal", "--is-causal. Did you mean --causal? "},
+      {"attend x.npy -o y.npy --softmax_scale 0.5", "--softmax_scale. Did you mean --scale? "},
+      {"attend x.npy -o y.npy --dtype bf16", "--dtype. The tensors in the files say that. "},
+      {"attend x.npy -o y.npy --iters 9", "--iters. Did you mean --repeat? "},
+      {"check " + line + " --dtype bf16", "--dtype. The type is the second word of the problem line. "},
+      {"check " + line + " --device cpu", "--device. Did you mean --target? "},
+      {"check " + line + " --backend cuda", "must be auto, cpu or hopper, but is \"cuda\", which is hopper here."},
+      {"bench " + line + " --iters=100", "--iters=100. Did you mean --rounds? "},
+      {"explain " + line + " --num-kv-heads 2", "--num-kv-heads. In the problem line that is hkvN. "},
+      {"prepare " + line + " --device=cuda", "--device=cuda. Did you mean --target? "},
+      {"info --dtype bf16", "not expected: bf16 --dtype. froghopper info --help"},
       {"attend x.npy -o y.npy --nonsense", "not expected: --nonsense. froghopper attend --help"},
       {"explain " FROGHOPPER_SOURCE_DIR "/tests/cases/pages.txt",
        "is a file, but explain takes a problem line. Give one of its lines; check, bench and prepare take files."},
@@ -183,6 +194,25 @@ TEST_F(Program, attend_tells_axes_that_are_exchanged_from_heads_that_do_not_fit)
   for (const char* const name : {"k", "v"}) file.tensors[name] = ones(Element::f32, {1, 3, 5, 8});  // nor then
   write("in.safetensors", print_safetensors(file));
   EXPECT_FALSE(has(run("attend " + path("in.safetensors") + " -o " + path("o.npy")).err, "before rows"));
+}
+
+// Heads divide as they are read, so that it is computed, with a word.
+TEST_F(Program, attend_says_that_heads_seem_to_be_before_rows) {
+  const auto said = [&](std::vector<int64_t> q, std::vector<int64_t> k) {
+    TensorFile file;
+    file.tensors["q"] = ones(Element::f32, std::move(q));
+    for (const char* const name : {"k", "v"}) file.tensors[name] = ones(Element::f32, k);
+    write("in.safetensors", print_safetensors(file));
+    const Ran r = run("attend --backend cpu " + path("in.safetensors") + " -o " + path("o.npy"));
+    EXPECT_EQ(r.code, 0) << r.err;
+    return r.err;
+  };
+  EXPECT_EQ(said({1, 4, 30, 8}, {1, 2, 30, 8}),
+            "froghopper: q is [1, 4, 30, 8] and k is [1, 2, 30, 8], read as [batch, seq, heads, dim]: 30 heads of 4 "
+            "queries and 2 keys. If heads are before rows, exchange both axes.\n");
+  EXPECT_TRUE(has(said({4, 30, 8}, {4, 30, 8}), "read as [seq, heads, dim]: 30 heads of 4 queries and 4 keys."));
+  EXPECT_EQ(said({1, 30, 4, 8}, {1, 30, 2, 8}), "");
+  EXPECT_EQ(said({1, 1, 30, 8}, {1, 40, 30, 8}), "") << "a step of decoding";
 }
 
 TEST_F(Program, attend_names_the_tensors_of_a_file_without_q) {

@@ -67,8 +67,8 @@ ROOMS = {
 }
 # What "std" means: <vector>, <sys/stat.h>, and these of C and POSIX. Any other <name.h> is somebody's library.
 C_AND_POSIX = ("assert ctype dirent dlfcn elf errno fcntl fenv float glob inttypes limits link locale math poll "
-               "pthread sched setjmp signal spawn stdarg stdatomic stdbool stddef stdint stdio stdlib string time "
-               "unistd").split()
+               "pthread sched setjmp signal spawn stdarg stdatomic stdbool stddef stdint stdio stdlib string threads "
+               "time unistd").split()
 SYSTEM = rf"[a-z0-9_]+|sys/[a-z]+\.h|({'|'.join(C_AND_POSIX)})\.h"
 SOURCES = {".h", ".hpp", ".cpp", ".c", ".cuh", ".cu"}
 OTHER_ENDINGS = {".cc", ".cxx", ".hh", ".hxx", ".inc", ".inl", ".ipp", ".tcc"}  # no checker reads them

@@ -30,16 +30,17 @@ MEASURED = tree.ROOT / "bench/results/context_parallel"
 
 OPENING = f"""# 15. Context parallelism at scale
 
-Written by tools/context_parallel_plan.py from the plans of libfroghopper-cp; do not edit. **Only what the last table
-has was measured**, on 2 and 4 GPUs. The plans use the model of time of
-[15-context-parallel-c.md](15-context-parallel-c.md): H100 or H200 SXM, {PER_HOST} GPUs of a host joined by NVLink, one
-NIC of 400 Gbit a GPU between hosts. Up to {PER_HOST} GPUs copy into their peers' memory, more send and receive.
-src/cp/time.cpp says which of its figures were measured and which come from data sheets. bf16, head dim 128, batch 1,
-causal.
+tools/context_parallel_plan.py writes this page from the plans of libfroghopper-cp; do not edit it. **Only the last
+table has measurements**, on 2 and 4 GPUs. All other figures are predictions of the model of time that
+[15-context-parallel-c.md](15-context-parallel-c.md) explains. They are for H100 or H200 SXM. The {PER_HOST} GPUs of a
+host have NVLink, and between hosts each GPU has a NIC of 400 Gbit. Up to {PER_HOST} GPUs copy into the memory of their
+peers; more GPUs send and receive. src/cp/time.cpp says which of its figures were measured, and which come from data
+sheets. Every problem is in bf16 with head dim 128 and batch 1, and is causal.
 
-A cell has the share of linear speed, which is the time of one GPU over the number of GPUs and the time of the plan;
-then the scheme that was chosen and the workspace of a rank. In a scheme of two levels, all_to_all_ring and
-all_to_all_gather, the first number is that of neighbours that exchange heads, the second that of their groups.
+Each cell has the share of linear speed, the scheme that was chosen, and the workspace of a rank. The share is the time
+of one GPU, divided by the number of GPUs and by the time of the plan. The schemes all_to_all_ring and
+all_to_all_gather have two levels: the first number is how many neighbours exchange heads, and the second is how many
+groups of these there are.
 """
 
 
@@ -146,13 +147,14 @@ def main():
     print(OPENING)
     print(predicted(planner))
     print("\n## From which length on it is worth it\n")
-    print(f"The first power of two of tokens at which the share is at least {WORTH_IT}.\n")
+    print(f"Each cell is the first power of two of tokens at which the share is at least {WORTH_IT}.\n")
     print(lengths(planner))
     near, count, ratios = compared(planner)
     print("\n## Predicted and measured\n")
-    print("The predicted time over the measured one of bench/results/context_parallel. The model has its rates of "
-          f"attention from the\nlongest of these problems. {near} of {count} lie between 0.90 and 1.10. What was "
-          "measured before the all-gather had\nchunks is compared with plans without them.\n")
+    print("Each cell is the predicted time divided by the measured one of bench/results/context_parallel. "
+          f"{near} of {count} lie between\n0.90 and 1.10. The longest of these problems gave the model its rates of "
+          "attention. Some problems were measured before the\nall-gather had chunks. They are compared with plans "
+          "without chunks.\n")
     print(ratios)
     return 0
 

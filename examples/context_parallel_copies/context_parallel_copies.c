@@ -7,6 +7,7 @@
  *
  * Returns 0 where each scheme's output is that of the CPU backend, and 77 where there is no Hopper GPU. */
 #include <cuda_runtime_api.h>
+#include <fcntl.h>
 #include <froghopper/cp.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <threads.h>
 #include <unistd.h>
 
 enum { most_ranks = 8, rows = 1000, heads_q = 16, heads_kv = 8, dim = 128, schemes = 3 };
@@ -48,12 +50,14 @@ static void check(fh_status status, const char* what) {
   if (status != FH_OK) leave(1, what, fh_cp_last_error());
 }
 
+static void pause_shortly(void) { thrd_sleep(&(struct timespec){.tv_nsec = 1000 * pause_us}, NULL); }
+
 /* Returns 0 when all ranks have come, and 1 where one of them does not come any more. */
 static int meet(void) {
   const int all = (atomic_fetch_add(&shared->came, 1) / ranks + 1) * ranks;
   while (atomic_load(&shared->came) < all) {
     if (atomic_load(&shared->gone)) return 1;
-    usleep(pause_us);
+    pause_shortly();
   }
   return 0;
 }
@@ -122,7 +126,7 @@ static void finish(cudaStream_t stream, const fh_cp_transport* transport) {
       cudaStreamSynchronize(stream);
       leave(1, "another rank", "it has ended while data moved");
     }
-    usleep(pause_us);
+    pause_shortly();
   }
   check_cuda(error, "the run");
 }
@@ -227,7 +231,8 @@ int main(int argc, char** argv) {
   if (argc > 1) ranks = atoi(argv[1]);
   if (argc > 2 || (ranks != 2 && ranks != 4 && ranks != most_ranks))
     return fprintf(stderr, "usage: context_parallel_copies [RANKS], which are 2, 4 or 8\n"), 2;
-  shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  const int zeros = open("/dev/zero", O_RDWR); /* so mapped, it is memory that the forks share */
+  shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, zeros, 0);
   if (shared == MAP_FAILED) return perror("mmap"), 1;
   draw(q, rows * row_q), draw(k, rows * row_kv), draw(v, rows * row_kv);
   const int failed = run_ranks();

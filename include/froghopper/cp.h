@@ -380,7 +380,8 @@ FH_API void fh_cp_copy_transport_destroy(fh_cp_transport* transport); /* NULL: n
  * on this thread; where none is, at their first use. */
 FH_API fh_status fh_cp_cuda_memory(fh_cp_memory* memory);
 
-/* Of this thread; valid until its next failing call; "" before the first. */
+/* Of this thread; valid until its next failing call; "" before the first. Read it in a statement after the call that
+ * failed, as fh_last_error(). */
 FH_API const char* fh_cp_last_error(void);
 FH_API const char* fh_cp_scheme_name(fh_cp_scheme scheme); /* "all_gather" */
 

@@ -33,8 +33,7 @@
  *       it adds to the old values; o and lse are then over all keys, and k and v may be a part of them.
  *   (9) A quantise problem (FH_QUANTISE) reads q, k and v, which must be finite. It writes 8-bit copies (quantised_q,
  *       ...) and scales (scale_q, ...) for a forward problem of that type; scales of blocks without rows are 1.
- *       Padding rows are not written. You may leave out each of q, k and v with its copy, scales and mean:
- *       docs/11-quantise.md.
+ *       Padding rows are not written. Each of q, k and v may be left out, with its copy, scales and mean.
  *  (10) Options have a meaning up to the ends of fp32's range: docs/1-math.md, section 1.6. An infinite sink, merged
  *       lse or slope means a very large one, and NaN in one of them affects only its head or row.
  *  (11) A tensor that is written, and the workspace, must share no byte with any other tensor, including rows past the
@@ -43,8 +42,7 @@
  *       overlap: k and v may be the same.
  *  (12) An append problem (FH_APPEND) reads new rows of q, k and v, and writes q_out and rows of cache_k and cache_v:
  *       docs/13-serving.md. You may leave out each of q, k and v with its output; q_out may be q. No two rows may go
- *       to the same row of the cache. Padding rows and rows without a slot are not written, and all other memory keeps
- *       its values.
+ *       to the same row of the cache. Padding rows and rows without a slot are not written, nor is other memory.
  *  (13) docs/12-using.md, "Versions", says what stays the same from version to version.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
@@ -229,8 +227,8 @@ typedef struct fh_tensor {
   void* data; /* the address of its first element */
   /* Elements; stride_batch is ignored with varlen. Without gaps they are seq * heads * dim, heads * dim and dim; for
    * [batch, heads, seq, dim] in memory, heads * seq * dim, dim and seq * dim. In a tensor that is read, a stride may be
-   * 0: the entries along that axis are the same memory. Three zeros are refused as forgotten in q, k, v, o, gate and
-   * means of several rows. They are valid in grad_o (the gradient of a sum over rows), scales and slopes. */
+   * 0: the entries along that axis are the same memory. A stride of pages may not. Three zeros are refused as forgotten
+   * in q, k, v, o, gate and means of several rows, and valid in grad_o (a sum over rows), scales and slopes. */
   int64_t stride_batch, stride_seq, stride_head;
 } fh_tensor;
 
@@ -378,7 +376,9 @@ FH_API fh_status fh_problem_print(const fh_problem* problem, char* line, size_t 
  * newline follows the last one. They live until this thread calls fh_explain again. */
 FH_API const char* fh_explain(const fh_problem* problem, const char* target);
 
-FH_API const char* fh_last_error(void); /* of this thread; valid until its next failing call; "" before the first */
+/* Of this thread; valid until its next failing call; "" before the first. Read it in a statement after the call that
+ * failed: where both are arguments of one printf, C may read the message before the call. */
+FH_API const char* fh_last_error(void);
 FH_API const char* fh_status_name(fh_status status); /* "FH_OK" */
 FH_API const char* fh_version(void);                 /* of the library, as "0.4.0" */
 

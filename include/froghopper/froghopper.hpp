@@ -202,7 +202,9 @@ inline std::string print(const Problem& problem) {
 
 using Tensor = fh_tensor;  // data, and strides in elements: stride_batch, stride_seq, stride_head
 
-// A tensor without gaps: [batch, seq, heads, dim], or packed [total, heads, dim].
+// A tensor without gaps: [batch, seq, heads, dim], or packed [total, heads, dim]. What has heads before rows, as
+// PyTorch's own attention does, takes dense_by_head(): a struct of pointers and strides has no shape that could show
+// the mistake.
 template <class T>
 Tensor dense(const T* data, int64_t seq, int64_t heads, int64_t dim) {
   return {const_cast<T*>(data), seq * heads * dim, heads * dim, dim};  // q, k and v are read only
@@ -272,7 +274,8 @@ class Plan {
   std::unique_ptr<fh_plan, Forget> plan_;
 };
 
-// The same in one call; the plan is found in a cache.
+// The same in one call; the plan is found in a cache. The strides of the tensors say whether rows or heads come first,
+// see dense() and dense_by_head().
 inline void attention(const Problem& problem, const Tensors& tensors, const char* target = nullptr,
                       void* workspace = nullptr, size_t workspace_bytes = 0, void* stream = nullptr) {
   const fh_problem p = to_c(problem);

@@ -220,12 +220,26 @@ std::string decision(const Target& target, const Result<fh_plan>& made) {
   return made->why_cpu.empty() ? "cpu" : text("cpu, since: {}", made->why_cpu);
 }
 
+// No model has so many key heads, and fewer rows than heads: an exchange of both computes something else in silence.
+std::string axes_line(const Problem& p) {
+  constexpr int64_t most_heads_kv = 128;
+  const bool one_row_each = p.seq_q == 1;  // a step of decoding
+  if (p.varlen || p.paged() || p.appends() || one_row_each || p.heads_kv <= most_heads_kv || p.seq_kv == 0 ||
+      p.seq_q % p.seq_kv != 0 || p.heads_kv <= p.seq_kv || p.heads_q <= p.seq_q)
+    return {};
+  return text(
+      "\naxes         {} of {} and {}, which no model has. heads_q and heads_kv count heads, seq_q and seq_kv rows, "
+      "whichever the tensors have first",
+      counted(p.heads_q, "query head"), counted(p.seq_q, "query", "queries"), counted(p.seq_kv, "key"));
+}
+
 }  // namespace
 
 Explanation explain(const Problem& problem, const Target& target) {
   const auto made = make_plan(problem, target);
   const fh_plan* const plan = made ? &*made : nullptr;
-  std::string lines = text("problem      {}\nruns on      {}", problem.line(), decision(target, made));
+  std::string lines =
+      text("problem      {}{}\nruns on      {}", problem.line(), axes_line(problem), decision(target, made));
   if (target.kind != Target::Kind::cpu) lines += gpu_lines(problem, target, plan);
   const bool cpu_too = target.kind == Target::Kind::cpu || target.kind == Target::Kind::automatic;
   if (cpu_too) lines += cpu_lines(problem, plan);

@@ -2,12 +2,14 @@
 // cp: what a user describes becomes a Job, or a message about what cannot be.
 #include "src/cp/job.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstring>
 
 #include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/chunks.hpp"
+#include "src/cp/enumerators.hpp"
 #include "src/cp/grid.hpp"
 #include "src/cp/time.hpp"
 
@@ -46,16 +48,16 @@ fh_problem sized(const fh_problem& given) {
 
 Result<void> check_whole(const fh_problem& p) {
   if (p.op != FH_FORWARD && p.op != FH_BACKWARD)
-    return refused(FH_UNSUPPORTED, text("whole->op is {}, but must be FH_FORWARD or FH_BACKWARD.", int{p.op}));
+    return refused(FH_UNSUPPORTED, text("whole->op is {}, but must be FH_FORWARD or FH_BACKWARD.", c_name(p.op)));
   if (p.dtype != FH_F16 && p.dtype != FH_BF16 && p.dtype != FH_F32)
     return refused(FH_UNSUPPORTED, text("whole->dtype is {}, but must be FH_F16, FH_BF16 or FH_F32. Of 8 bits "
                                         "only k and v may be: whole->dtype_kv.",
-                                        int{p.dtype}));
+                                        c_name(p.dtype)));
   const bool same_type = p.dtype_kv == FH_USUAL || p.dtype_kv == p.dtype;
   if (!same_type && p.dtype_kv != FH_E4M3 && p.dtype_kv != FH_E5M2)
     return refused(
         FH_UNSUPPORTED,
-        text("whole->dtype_kv is {}, but must be FH_E4M3, FH_E5M2 or FH_USUAL, the type of q.", int{p.dtype_kv}));
+        text("whole->dtype_kv is {}, but must be FH_E4M3, FH_E5M2 or FH_USUAL, the type of q.", c_name(p.dtype_kv)));
   if (!same_type && p.op == FH_BACKWARD)
     return refused(FH_UNSUPPORTED,
                    "whole->dtype_kv has 8 bits, but k and v of a backward pass must have the type of q. Set it to "
@@ -158,18 +160,12 @@ Result<Job> job_of(const fh_cp_problem& given) {
   if (p.rank < 0 || p.rank >= p.ranks)
     return refused(FH_INVALID_PROBLEM,
                    text("rank is {}, but must be 0 to ranks - 1, which is {}.", p.rank, p.ranks - 1));
-  if (p.scheme < FH_CP_AUTO || p.scheme > FH_CP_ALL_TO_ALL_GATHER)
-    return refused(FH_INVALID_PROBLEM, text("scheme is {}, but must be an fh_cp_scheme, 0 to 5.", int{p.scheme}));
-  if (p.layout < FH_CP_LAYOUT_AUTO || p.layout > FH_CP_BY_DOCUMENT)
-    return refused(FH_INVALID_PROBLEM, text("layout is {}, but must be an fh_cp_layout, 0 to 3.", int{p.layout}));
+  for (std::string& wrong : std::array{no_name(p.scheme), no_name(p.layout), no_name(p.transfers)})
+    if (!wrong.empty()) return refused(FH_INVALID_PROBLEM, std::move(wrong));
   if (p.layout == FH_CP_BY_DOCUMENT && p.cu_seqlens == nullptr)
     return refused(FH_INVALID_PROBLEM,
                    "layout is FH_CP_BY_DOCUMENT, but cu_seqlens is NULL. Set documents and cu_seqlens, or use "
                    "FH_CP_ZIGZAG.");
-  if (p.transfers != FH_CP_SEND_RECV && p.transfers != FH_CP_PEER_COPIES)
-    return refused(
-        FH_INVALID_PROBLEM,
-        text("transfers is {}, but must be FH_CP_SEND_RECV or FH_CP_PEER_COPIES, 0 or 1.", int{p.transfers}));
   if (p.transfers == FH_CP_PEER_COPIES && p.ranks_per_host != 0 && p.ranks_per_host < p.ranks)
     return refused(
         FH_UNSUPPORTED,
@@ -180,9 +176,9 @@ Result<Job> job_of(const fh_cp_problem& given) {
     if (p.scheme != FH_CP_AUTO && !on_grid(p.scheme))
       return refused(
           FH_INVALID_PROBLEM,
-          text("heads_ranks is {}, but must be 0 with a scheme that has no groups of ranks. Set it to 0, or use "
+          text("heads_ranks is {}, but must be 0 with {}, which has no groups of ranks. Set it to 0, or use "
                "FH_CP_ALL_TO_ALL_RING or FH_CP_ALL_TO_ALL_GATHER.",
-               p.heads_ranks));
+               p.heads_ranks, c_name(p.scheme)));
     if (p.heads_ranks < 0 || p.ranks % p.heads_ranks != 0)
       return refused(
           FH_INVALID_PROBLEM,
@@ -215,8 +211,10 @@ Result<Job> job_of(const fh_cp_problem& given) {
   job.heads_ranks = p.heads_ranks;
   job.out = p.dtype_out == FH_USUAL ? whole.dtype : p.dtype_out;
   if (job.out != whole.dtype && job.out != FH_F32)
-    return refused(FH_UNSUPPORTED, text("dtype_out must be whole->dtype, {}, FH_USUAL or FH_F32, but is {}.",
-                                        int{whole.dtype}, int{p.dtype_out}));
+    return refused(FH_UNSUPPORTED,
+                   text("dtype_out is {}, but must be FH_USUAL for whole->dtype, which is {}, or FH_F32. Use one of "
+                        "these.",
+                        c_name(p.dtype_out), c_name(whole.dtype)));
   job.check_interval = p.check_interval == 0 ? 1 : p.check_interval;
   job.ranks_per_host = p.ranks_per_host == 0 ? p.ranks : p.ranks_per_host;
   job.workspace_limit = p.workspace_limit;

@@ -146,10 +146,17 @@ bool two_slots(int64_t slot, int64_t slots) {
 
 // Of a slot that is no row of the cache.
 std::string past_the_cache(const Problem& p, int64_t number, int64_t slot, int64_t slots) {
-  if (slots == 0)
+  if (slots == 0 && p.paged())
     return text(
-        "slot_mapping[{}] is {}, but the cache has no rows, as {} is 0. Set {} to those of the cache, or use -1.",
-        number, slot, p.paged() ? "pages" : "seq_kv", p.paged() ? "pages" : "seq_kv");
+        "slot_mapping[{}] is {}, but the cache has no rows, as pages is 0. Set pages to those of the cache, or use "
+        "-1.",
+        number, slot);
+  if (slots == 0 && p.seq_kv == 0)
+    return text(
+        "slot_mapping[{}] is {}, but the cache has no rows, as page_size and seq_kv are 0. Set page_size and pages "
+        "to "
+        "those of the pool, or seq_kv where the cache is not in pages, or use -1.",
+        number, slot);
   return text(
       "slot_mapping[{}] must be a row of the cache, which has {}, or negative for none, but is {}. Use {}, or -1{}.",
       number, counted(slots, "row"), slot, from_0_to(slots - 1),

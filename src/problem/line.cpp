@@ -7,6 +7,7 @@
 //       [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [pageN pagesN] [smsN]
 //   append DTYPE [kv=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN] [seqused] [pageN pagesN] [slots]
 //       [rotaryN rowsN [interleaved] [tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]] [tokenscales] [smsN]
+//   With slots and pages skvN, which is skv0, may be left out.
 //
 // scale0 is a scale of zero, unlike a scale of 0 in C, which is the default. softcap0 is none.
 // Printed in this order, with what differs from the default; read in any order after the first two words. A window of
@@ -223,13 +224,29 @@ std::string corrected_type(const Option& option, std::string_view value, const f
 
 // The word that would be right, as far as can be told: "softcap30" for "softcap=30", "b2" for "b2,".
 std::string corrected(const Option& option, std::string_view value, const fh_problem& p) {
-  while (value.ends_with(',') || value.ends_with(';')) value.remove_suffix(1);
-  while (value.starts_with('=') || value.starts_with(':') || value.starts_with('_')) value.remove_prefix(1);
+  if (means_none(value)) return " Leave it out.";
+  while (value.ends_with(',') || value.ends_with(';') || value.ends_with(')')) value.remove_suffix(1);
+  while (!value.empty() && std::string_view("=:_(").find(value.front()) != value.npos) value.remove_prefix(1);
   const bool equals = option.key() != option.word;
   if (std::holds_alternative<TypeField>(option.field)) return corrected_type(option, value, p);
   const std::string after = text("{}{}", equals ? "=" : "", value);
   fh_problem ignored = fh_problem_init();
   return read_value(option, after, ignored).empty() ? text(" Write {}{}.", option.key(), after) : "";
+}
+
+// The word that is meant, and how it is written with the value that follows the user's: "d128" for "head_dim=128".
+std::string unknown_word(const Word& word, const fh_problem& p) {
+  if (const std::string why = no_word(word.all); !why.empty()) return text("this word is unknown. {}", why);
+  const std::string meant = meant_words(word.all);
+  if (meant.empty()) return text("this word is unknown. {}.", grammar);
+  const std::string_view value = value_of_word(word.all);
+  const auto option = std::ranges::find(options(), meant, form_of);  // none where several words are meant
+  std::string advice;
+  if (option != options().end() && has_value(*option) && !value.empty()) advice = corrected(*option, value, p);
+  if (option != options().end() && !has_value(*option) && (means_none(value) || value == "=0"))
+    advice = " It is off where it is left out: leave it out.";
+  return text("this word is unknown. Did you mean {}?{}", meant,
+              advice.empty() ? " docs/options.md has all words." : advice);
 }
 
 // Puts one word into the struct; returns what is wrong with it.
@@ -243,9 +260,7 @@ std::string read_word(const Word& word, fh_problem& p) {
     if (!wrong.ends_with('.')) wrong += text(": {}.", form_of(option));
     return wrong + corrected(option, word.value, p);
   }
-  const std::string meant = meant_words(word.all);
-  if (meant.empty()) return text("this word is unknown. {}.", grammar);
-  return text("this word is unknown. Did you mean {}? docs/options.md has all words.", meant);
+  return unknown_word(word, p);
 }
 
 bool read_type(std::string_view word, fh_dtype& type) {
@@ -269,9 +284,19 @@ std::string missing_word(const std::vector<Word>& words) {
   const auto has = [&](std::string_view key) {
     return std::any_of(words.begin() + 2, words.end(), [&](const Word& word) { return word.key == key; });
   };
+  const bool appends = words[0].all == "append", by_slots = appends && has("slots");
+  std::vector<std::string_view> missing;
   for (const Option& option : options())
-    if (option.required && !has(option.key())) return text("{0}N is missing. Add {0} and its number.", option.word);
-  const bool only_q_packed = has("page") || words[0].all == "append";
+    if (option.required && !has(option.key()) && !(by_slots && option.key() == "skv")) missing.push_back(option.word);
+  if (missing.size() == 1) return text("{0}N is missing. Add {0} and its number.", missing[0]);
+  std::string all;
+  for (size_t i = 0; i < missing.size(); ++i)
+    all += text("{}{}N", i == 0 ? "" : i + 1 < missing.size() ? ", " : " and ", missing[i]);
+  if (!all.empty()) return text("{} are missing. Add each with its number.", all);
+  if (by_slots && !has("skv") && !has("page") && !has("pages"))
+    return "slots is there without the rows of the cache. Add pageN and pagesN of the pool, or skvN where the cache "
+           "is not in pages.";
+  const bool only_q_packed = has("page") || appends;
   if (has("varlen") && !only_q_packed && !(has("tq") && has("tkv")))
     return "varlen is there without tqN or tkvN. Add the rows of the packed q and of the packed k and v.";
   if (has("varlen") && only_q_packed && !has("tq"))

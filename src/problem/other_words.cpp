@@ -34,29 +34,71 @@ constexpr Other operations[] = {
     {"quant", "quantise"}, {"fh_quantise", "quantise"}, {"fh_append", "append"},
 };
 
-// Beside the names of the fields.
+// Beside the names of the fields: PyTorch's, FlashAttention's, FlashInfer's, vLLM's, cuDNN's, and those of models'
+// configurations. With several words for one of ours, separated by blanks.
 constexpr Other words[] = {
-    {"h", "hqN and hkvN"},
-    {"heads", "hqN and hkvN"},
-    {"s", "sqN and skvN"},
-    {"seq", "sqN and skvN"},
-    {"seqlen", "sqN and skvN"},
-    {"hk", "hkvN"},
-    {"hv", "hkvN"},
-    {"sk", "skvN"},
-    {"sv", "skvN"},
-    {"dim", "dN"},
-    {"dq", "dN"},
-    {"dqk", "dN"},
-    {"head_dim", "dN"},
-    {"bs", "bN"},
-    {"total", "tqN and tkvN"},
-    {"local", "windowL,R"},
-    {"sliding_window", "windowL,R"},
-    {"paged", "pageN and pagesN"},
-    {"page_count", "pagesN"},
-    {"fp8", "kv=e4m3 or kv=e5m2"},
-    {"window_right", "windowL,R"},
+    {"bs bsz batch_size batchsize num_seqs n_batch", "bN"},
+    {"h nh heads nheads n_heads n_head num_heads num_head", "hqN and hkvN"},
+    {"num_qo_heads num_q_heads num_heads_q num_query_heads num_attention_heads n_q_heads nheads_q q_heads qheads",
+     "hqN"},
+    {"hk hv num_kv_heads num_heads_kv num_heads_k num_key_value_heads n_kv_heads nheads_kv nheads_k kv_heads kvheads "
+     "heads_k k_heads",
+     "hkvN"},
+    {"s seq seqlen seq_len sequence_length max_seqlen n_ctx length", "sqN and skvN"},
+    {"seqlen_q seq_len_q max_seqlen_q q_seqlen q_seq_len q_len qlen len_q s_q query_len max_query_len max_q_len",
+     "sqN"},
+    {"sk sv seqlen_k seqlen_kv seq_len_k seq_len_kv max_seqlen_k max_seqlen_kv k_seqlen kv_seqlen kv_seq_len kv_len "
+     "kvlen k_len len_k len_kv s_k s_kv seq_k max_kv_len max_seq_len context context_len ctx ctx_len cache_len",
+     "skvN"},
+    {"dim dq dqk d_k d_qk d_head head_dim headdim head_size hdim hd head_dim_qk qk_head_dim hdim_qk hdim_q", "dN"},
+    {"head_dim_v head_dim_vo head_size_v headdim_v hdim_v v_head_dim", "dvN"},
+    {"total total_tokens num_tokens cu_seqlens cu_seqlens_q cu_seqlens_k cu_seqlens_kv query_start_loc thd packed "
+     "ragged",
+     "varlen, tqN and tkvN"},
+    {"seqused_q seqused_k seqused_kv seqlens seq_lens seqlens_k kv_lens cache_seqlens context_lens", "seqused"},
+    {"is_causal use_causal_mask causal_mask", "causal"},
+    {"local sliding_window sliding_window_size window_size local_window_size window_right swa", "windowL,R"},
+    {"chunk_size chunked_attention", "chunk=N"},
+    {"softmax_scale sm_scale attn_scale qk_scale scaling", "scaleX"},
+    {"soft_cap logits_soft_cap logit_softcap attn_logit_softcapping logit_cap softcapping", "softcapX"},
+    {"s_aux learnable_sink attention_sink attention_sinks attn_sink", "sink"},
+    {"alibi_slopes use_alibi", "alibi"},
+    {"fp8 kv_cache_dtype kv_dtype cache_dtype kv_type", "kv=DTYPE"},
+    {"out_dtype o_dtype output_dtype", "o=DTYPE"},
+    {"block_size page_block_size kv_block_size", "pageN"},
+    {"num_pages num_blocks page_count n_blocks n_pages num_gpu_blocks", "pagesN"},
+    {"paged paged_kv block_table block_tables page_table paged_kv_indices paged_kv_indptr", "pageN and pagesN"},
+    {"slot_mapping", "slots"},
+    {"position_ids pos_ids", "positions"},
+    {"rope rope_theta rotary_emb rotary_cos rotary_sin", "rotaryN and rowsN"},
+    {"rope_dim rot_dim rotary_ndims rotary_embedding_dim", "rotaryN"},
+    {"rms_norm rmsnorm qk_norm", "norm"},
+    {"rms_norm_eps rms_eps", "epsX"},
+    {"num_sms sm_margin num_threads threads", "smsN"},
+    {"return_max_logit max_logits", "maxlogit"},
+};
+
+// What a line does not say.
+constexpr Other sentences[] = {
+    {"dropout dropout_p dropout_rate p_dropout attn_dropout attention_dropout", "There is no dropout. Leave it out."},
+    {"device backend target cuda gpu cpu", "The target says where a problem runs, not its line. Leave it out."},
+    {"dtype type torch_dtype q_dtype input_dtype precision",
+     "The type is the second word of a line, as in fwd bf16."},
+    {"op mode direction operation", "The operation is the first word of a line: fwd, bwd, quantise or append."},
+    {"backward bwd requires_grad grad", "A line that begins with bwd computes gradients. Leave it out."},
+    {"lse return_lse return_softmax_lse softmax_lse", "A line names no tensors, and lse is one. Leave it out."},
+    {"return_attn_probs need_weights return_weights", "Weights are never stored. Leave it out."},
+    {"mask attn_mask attention_mask attn_bias bias",
+     "Masks are rules here, and not tensors. Use causal, windowL,R or chunk=N."},
+    {"gqa mqa mha enable_gqa", "hqN and hkvN say how many query heads share a key head. Leave it out."},
+    {"layout bshd bhsd sbhd nhd hnd kv_layout qkv_format qkv_layout input_layout",
+     "The strides of tensors say how they lie in memory, and a line has none. Leave it out."},
+    {"num_splits n_splits splits pack_gqa block_m block_n num_stages num_warps",
+     "Splits, PackGQA and tiles are hints, which follow the target: 'hopper parts=4'. Leave it out."},
+    {"hidden_size hidden d_model embed_dim model_dim",
+     "A line has the head dim, dN: the columns of one head. Divide by the heads."},
+    {"q_descale k_descale v_descale descale descale_q descale_k descale_v",
+     "8-bit types always have scales. Leave it out, or write scales128 where each 128 rows have one."},
 };
 
 std::string lower(std::string_view word) {
@@ -65,10 +107,21 @@ std::string lower(std::string_view word) {
   return all;
 }
 
+bool is_among(std::string_view word, std::string_view list) {
+  return !word.empty() && text(" {} ", list).find(text(" {} ", word)) != std::string::npos;
+}
+
 template <size_t n>
 std::string_view ours(const Other (&all)[n], std::string_view theirs) {
-  const auto* const found = std::ranges::find(all, theirs, &Other::theirs);
+  const auto* const found = std::ranges::find_if(all, [&](const Other& o) { return is_among(theirs, o.theirs); });
   return found == std::end(all) ? std::string_view() : found->ours;
+}
+
+// "max_logit", and "page_size" of "page_size16" and "Page_Size=16"; "fp8", whose digits belong to it.
+std::string name_of_word(std::string_view word) {
+  const std::string all = lower(word);
+  if (all == "fp8") return all;
+  return {all.begin(), std::ranges::find_if(all, [](char c) { return !std::islower(c) && c != '_'; })};
 }
 
 }  // namespace
@@ -90,12 +143,11 @@ std::string meant_operation(std::string_view word) {
 }
 
 std::string meant_words(std::string_view word) {
-  const std::string all = lower(word);
-  // Letters of fields and of others' words: "max_logit", "page_size" of "page_size16".
-  const std::string name(all.begin(), std::ranges::find_if(all, [](char c) { return !std::islower(c) && c != '_'; }));
+  const std::string name = name_of_word(word);
   for (const Option& option : options())
     if (!option.word.empty() && !name.empty() && (name == option.key() || name == option.name))
       return form_of(option);
+  if (!ours(sentences, name).empty()) return {};
   if (const std::string_view other = ours(words, name); !other.empty()) return std::string(other);
   std::vector<std::string_view> known;
   for (const Option& option : options())
@@ -104,6 +156,17 @@ std::string meant_words(std::string_view word) {
   for (const Option& option : options())
     if (!near.empty() && option.key() == near) return form_of(option);
   return {};
+}
+
+std::string no_word(std::string_view word) { return std::string(ours(sentences, name_of_word(word))); }
+
+std::string_view value_of_word(std::string_view word) {
+  return lower(word) == "fp8" ? word : word.substr(std::min(name_of_word(word).size(), word.size()));
+}
+
+bool means_none(std::string_view value) {
+  while (value.starts_with('=') || value.starts_with(':')) value.remove_prefix(1);
+  return is_among(lower(value), "none null false no off");
 }
 
 }  // namespace froghopper

@@ -12,6 +12,12 @@ namespace froghopper {
 
 // "dN", "kv=DTYPE", "windowL,R": a word of a line that the user's word means, or two. "" where that cannot be told.
 std::string meant_words(std::string_view word);
+// Of what a line does not say, such as dropout or the device: a sentence or two. "" of any other word.
+std::string no_word(std::string_view word);
+// "=128" of "head_dim=128". The word "fp8" is a name and a value.
+std::string_view value_of_word(std::string_view word);
+// "=None", "=False": that an option is not wanted.
+bool means_none(std::string_view value);
 // Of the second word, and after kv= and others: the types that are taken there and that the word means: bf16 for
 // "bfloat16", two for "fp8".
 std::vector<Dtype> meant_types(std::string_view word, const std::vector<Dtype>& taken);

@@ -19,6 +19,7 @@ namespace {
 // A rule returns what is wrong with a tensor, or nothing.
 std::string wrong_presence(const Problem&, const Tensor&, Use, const fh_tensor&);
 std::string wrong_view(const Problem&, const Tensor&, Use, const View&);
+std::string all_one_page(const Problem&, const Tensor&, const View&);
 std::string rows_overlap(const Tensor&, const View&);
 std::string all_one_row(const Tensor&, const View&);
 std::string incomplete(const Views&, bool smooth);
@@ -42,6 +43,7 @@ Result<Views> bind(const Problem& p, const fh_tensors& user) {
     if (use == Use::absent) continue;
     View& view = views.*tensor.view = view_of(tensor, p, given);
     bad = wrong_view(p, tensor, use, view);
+    if (bad.empty()) bad = all_one_page(p, tensor, view);
     if (bad.empty() && is_written(use) && view.data) bad = rows_overlap(tensor, view);
     if (bad.empty() && !has_strides(given)) bad = all_one_row(tensor, view);
     if (!bad.empty()) return wrong(std::move(bad));
@@ -167,6 +169,26 @@ std::string wrong_view(const Problem& p, const Tensor& tensor, Use use, const Vi
         "it is {2}, rotary_dim / 2.",
         tensor.name, view.stride_seq, view.dim, view.seq);
   return {};
+}
+
+// Whether pages of the tensor are read, where others have a batch. Of what is written, rows_overlap() names the stride.
+bool is_read_in_pages(const Problem& p, const Tensor& tensor) {
+  if (!p.paged() || p.appends()) return false;
+  if (tensor.view == &Views::scale_k || tensor.view == &Views::scale_v) return p.scale_tokens;
+  return tensor.view == &Views::k || tensor.view == &Views::v;
+}
+
+// Rows and heads that are shared may have a stride of 0, but a pool whose pages are all the same one holds nothing.
+// Where no stride is set, all_one_row() names them all, and one scale may be that of the pool.
+std::string all_one_page(const Problem& p, const Tensor& tensor, const View& view) {
+  if (!view.data || view.batch == 1 || view.stride_batch != 0 || !is_read_in_pages(p, tensor)) return {};
+  const bool of_scales = view.dim == 1;
+  if (of_scales ? view.stride_seq == 0 : (view.seq > 1 || view.heads > 1) && view.stride_seq + view.stride_head == 0)
+    return {};
+  return text(
+      "{0}.stride_batch is 0, but is the stride of pages where page_size is set, and the pool has {1}, which would "
+      "all be the same one. Without gaps it is {2}.",
+      tensor.name, counted(view.batch, "page"), view.seq * view.heads * view.dim);
 }
 
 // Rows that are written must lie apart. Sorted by stride, each axis must step over all that the axes inside it span.

@@ -181,14 +181,24 @@ std::string divisors_of(int64_t n) {
   return n == 1 ? list : text("{} or {}", list, n);
 }
 
+// Whoever has heads before rows gives extents in that order: heads do not fit then, but the rows do as heads, and are
+// fewer.
+bool are_exchanged(const fh_problem& p) {
+  return p.seq_kv > 0 && p.seq_q % p.seq_kv == 0 && p.heads_kv > p.seq_kv && p.heads_q > p.seq_q;
+}
+
 Finding heads(const fh_problem& p) {
   if (p.heads_kv < 1)
     return text(
         "heads_kv is {}; a problem has at least one key head. Use heads_q, {}, where every query head has its own.",
         p.heads_kv, p.heads_q);
   if (p.heads_q % p.heads_kv != 0)
-    return text("heads_kv is {} and heads_q is {}; heads_kv must divide heads_q. Use {}{}.", p.heads_kv, p.heads_q,
-                divisors_of(p.heads_q), p.op == FH_APPEND ? ", or heads_q as heads_kv where there is no q" : "");
+    return text("heads_kv is {} and heads_q is {}; heads_kv must divide heads_q. Use {}{}.{}", p.heads_kv, p.heads_q,
+                divisors_of(p.heads_q), p.op == FH_APPEND ? ", or heads_q as heads_kv where there is no q" : "",
+                are_exchanged(p)
+                    ? " If heads are before rows, exchange heads_q with seq_q and heads_kv with seq_kv; strides "
+                      "say how tensors lie."
+                    : "");
   return {};
 }
 

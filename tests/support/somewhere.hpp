@@ -31,8 +31,9 @@ inline fh_tensors tensors_of(const Problem& p) {
   };
   fh_tensors t = fh_tensors_init();
   t.q = dense(1, p.seq_q, p.heads_q, p.dim_qk);
-  t.k = dense(2, p.seq_kv, p.heads_kv, p.dim_qk);
-  t.v = dense(3, p.seq_kv, p.heads_kv, p.dim_v);
+  const int64_t rows = p.paged() && !p.appends() ? p.page_size : p.seq_kv;
+  t.k = dense(2, rows, p.heads_kv, p.dim_qk);
+  t.v = dense(3, rows, p.heads_kv, p.dim_v);
   t.o = dense(4, p.seq_q, p.heads_q, p.dim_v);
   t.lse = somewhere<float>(5);
   if (p.varlen) t.cu_seqlens_q = somewhere<int32_t>(6);
