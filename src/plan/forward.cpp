@@ -106,6 +106,13 @@ bool hides_tickets(const Problem& p, const Tiling& tiling) {
   return tiles * tiling.variant.tiles.kv > tuning::keys_without_tickets;
 }
 
+// Of an even split, the CTAs of a class of heads, at most `most`. One for each q tile if these are nearly as many: of
+// equally many keys none of them is cut then, and there is nothing to combine. docs/experiments/0051.
+int ctas_of_class(int64_t q_tiles, int most) {
+  const bool nearly = q_tiles <= most && 100 * q_tiles >= tuning::even_ctas_percent * most;
+  return nearly ? static_cast<int>(q_tiles) : most;
+}
+
 // Of the sequences p, which are some or all of the plan's.
 struct Sequences {
   const Problem& p;
@@ -122,7 +129,7 @@ void add_forward(Plan& plan, const Sequences& its, const Tiling& tiling, const D
   EvenSplit even;
   if (fwd_splits_evenly(v)) {
     even.classes = classes_of_heads(static_cast<int>(p.heads_q / tiling.pack_gqa.heads), grid);
-    even.ctas = grid -= grid % even.classes;
+    even.ctas = grid = even.classes * ctas_of_class(items / tiling.parts / even.classes, grid / even.classes);
   }
   if (keeps_sums(p, v))
     plan.workspace.sums = plan.workspace.take(sizeof(float) * grid * fwd_consumers(v) * fwd_sums_floats(v));
