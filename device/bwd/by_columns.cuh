@@ -96,7 +96,7 @@ struct ByColumns : TwoCtas<V> {
   // ---- Two CTAs ----
 
   static __device__ ptx::u32 peer() { return ptx::cta_in_cluster() ^ 1; }
-  static __device__ int m_tile_of_cta() { return 0; }
+  static __device__ int m_tile_index_of_cta() { return 0; }
   static __device__ int first_key(const WorkItem& item) { return item.kv_tile * V.tiles.kv; }
 
   // ---- Before the roles diverge ----

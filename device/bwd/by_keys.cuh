@@ -131,7 +131,7 @@ struct ByKeys : TwoCtas<V> {
 
   // ---- Two CTAs ----
 
-  static __device__ int m_tile_of_cta() { return static_cast<int>(ptx::cta_in_cluster()); }
+  static __device__ int m_tile_index_of_cta() { return static_cast<int>(ptx::cta_in_cluster()); }
   static __device__ ptx::u32 peer() { return ptx::cta_in_cluster() ^ 1; }
   static __device__ int first_key(const WorkItem& item, ptx::u32 cta = ptx::cta_in_cluster()) {
     return item.kv_tile * V.tiles.kv + static_cast<int>(cta) * keys;

@@ -15,15 +15,15 @@ namespace froghopper::bwd {
 struct QLoop {
   const BwdParams& params;
   const WorkItem& item;
-  int m_tile;         // its number among those of the kv tile
+  int m_tile_index;   // among those of the kv tile
   bool large;         // some row of the problem may be large, see Weigh
   int heads;          // iterations of every q tile
   int rounds;         // after this one
   int masked_last;    // iterations of this round after the present spans
   int masked, clear;  // iterations of the present spans; the caller counts them down
 
-  __device__ QLoop(const BwdParams& params, const WorkItem& item, int m_tile)
-      : params(params), item(item), m_tile(m_tile), heads(1), rounds(1) {
+  __device__ QLoop(const BwdParams& params, const WorkItem& item, int m_tile_index)
+      : params(params), item(item), m_tile_index(m_tile_index), heads(1), rounds(1) {
     (item.q.traversal == Traversal::by_heads ? rounds : heads) = params.heads_per_kv;
     large = uniform(*params.large == params.queue.tag);
     next_round();
@@ -45,7 +45,7 @@ struct QLoop {
  private:
   __device__ void next_round() {
     --rounds;
-    const Spans<int>& spans = item.q.spans[m_tile];
+    const Spans<int>& spans = item.q.spans[m_tile_index];
     masked = q_iterations(spans.masked), clear = q_iterations(spans.clear),
     masked_last = q_iterations(spans.masked_last);
     if (large || masked + clear == 0) masked += clear + masked_last, clear = masked_last = 0;

@@ -138,7 +138,7 @@ struct ItemsOfGradV : QIterations {
   }
 
   __device__ __forceinline__ void q_loop(GradVSlice (&dv)[slices]) {
-    QLoop q_loop(params, this->item(), Kernel::m_tile_of_cta());
+    QLoop q_loop(params, this->item(), Kernel::m_tile_index_of_cta());
     this->template q_iteration</*Masked=*/true, /*First=*/true>(q_loop.large, dv);
     q_loop.count_first();
     do {
@@ -176,7 +176,7 @@ struct ItemsOfGradK : QIterations {
   }
 
   __device__ __forceinline__ void q_loop(GradK& dk) {
-    QLoop q_loop(params, this->item(), Kernel::m_tile_of_cta());
+    QLoop q_loop(params, this->item(), Kernel::m_tile_index_of_cta());
     this->template q_iteration</*First=*/true>(dk);
     q_loop.count_first();
     do {

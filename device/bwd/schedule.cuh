@@ -122,9 +122,9 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
   const int pair = sequence * params.heads_kv + head_kv;
   const bool keys_falling = V.deterministic && V.mask == Mask::causal && pair < params.pairs_light_first;
   const Traversal traversal = traversal_of<V>(params, pair, keys_falling);
-  const auto spans_of = [&](int m_tile) -> Spans<int> {
+  const auto spans_of = [&](int m_tile_index) -> Spans<int> {
     const Spans<int> spans =
-        key_mask.spans(first_key + m_tile * m_tile_rows, m_tile_rows, tiles, lengths.seq_q, V.tiles.q);
+        key_mask.spans(first_key + m_tile_index * m_tile_rows, m_tile_rows, tiles, lengths.seq_q, V.tiles.q);
     if (traversal == Traversal::rows_falling) return {spans.masked_last, spans.clear, spans.masked};
     return spans;
   };

@@ -64,14 +64,14 @@ struct Consumer {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  // The number of its M tile in the q tile of the item whose softmax or epilogue runs. The next item is taken, and its
-  // first S issued, while that of the item before is still here: both use next_m_tile(). Before the first item it is
-  // the Consumer's number, so where Consumers swap M tiles they do so for the first item already.
-  int m_tile;
+  // The index of its M tile in the q tile of the item whose softmax or epilogue runs. The next item is taken, and its
+  // first S issued, while that of the item before is still here: both use next_m_tile_index(). Before the first item it
+  // is the Consumer's number, so where Consumers swap M tiles they do so for the first item already.
+  int m_tile_index;
   int half;  // of O's columns, where two Consumers share an M tile
   typename Kernel::ItemStage items;
   ConsumerQ<Kernel> q = {smem};
-  ConsumerMma<Kernel> mma = {smem, half, {smem.mma_order, m_tile}};
+  ConsumerMma<Kernel> mma = {smem, half, {smem.mma_order, m_tile_index}};
   Moved moved;            // FP8 MMAs only
   bool o_begins = true;   // immediate_pv: the next product is not added to what O has
   ScoreMod<V> score_mod;  // of the item
@@ -92,10 +92,10 @@ struct Consumer {
     mma.begin();
     WorkItem item = take_item();
     float scale = scale_of(item);
-    mma.qk(s, q.tile(), next_m_tile(), [] {});  // S of the first item's first tile
+    mma.qk(s, q.tile(), next_m_tile_index(), [] {});  // S of the first item's first tile
     ptx::wgmma_wait<0>();
     mma.pass_order();
-    m_tile = next_m_tile();
+    m_tile_index = next_m_tile_index();
 
     while (!item.is_end()) {
       Softmax softmax = begin_softmax(scale);
@@ -124,14 +124,14 @@ struct Consumer {
       item = take_item();
       scale = scale_of(item);
       if constexpr (fwd_has_scales(V) && !token_scales) o_scale = o_scale_of<V>(params, finished);
-      mma.qk(s, q.tile(), next_m_tile(), [] {});          // the first of the next
+      mma.qk(s, q.tile(), next_m_tile_index(), [] {});    // the first of the next
       if constexpr (!immediate_pv) ptx::wgmma_wait<1>();  // O is ready, S is not
       mma.pass_order();
       if constexpr (!immediate_pv) mma.release_v();
       if constexpr (V.kv.smooth) means.add(params, finished, softmax, o_scale, o);
-      epilogue.run(finished, m_tile, half, q, softmax, o_scale, o);
+      epilogue.run(finished, m_tile_index, half, q, softmax, o_scale, o);
       ptx::wgmma_wait<0>();  // S is ready
-      m_tile = next_m_tile();
+      m_tile_index = next_m_tile_index();
     }
     epilogue.wait();
   }
@@ -178,8 +178,8 @@ struct Consumer {
   __device__ __forceinline__ void kv_iteration(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
                                                Weights& p, Output& o) {
     if constexpr (immediate_pv) return kv_iteration_immediate_pv<Boundary>(item, kv_tile, softmax, s, p, o);
-    mma.qk(s, q.tile(), m_tile, [&] { take_scales(softmax); });  // S of this tile
-    if (!pv_later) mma.pv(o, p);                                 // O += P V of the tile before
+    mma.qk(s, q.tile(), m_tile_index, [&] { take_scales(softmax); });  // S of this tile
+    if (!pv_later) mma.pv(o, p);                                       // O += P V of the tile before
     scales.read(params, item.kv.next(kv_tile));
     ptx::wgmma_wait<pv_later ? 0 : 1>();  // S is ready, P V is not
     mma.pass_order();
@@ -227,7 +227,7 @@ struct Consumer {
                                                             Scores& s) {
     volatile float aside[4];
     if constexpr (Kernel::Registers::crowded) softmax.put_aside(aside);
-    mma.qk_again(s, q.tile(), m_tile);
+    mma.qk_again(s, q.tile(), m_tile_index);
     if constexpr (Kernel::Registers::crowded) softmax.take_back(aside);
     // Block variants keep this tile's scales in the softmax: `scales` already has the next tile's.
     if constexpr (reads_8_bit) take_scales(softmax);
@@ -272,14 +272,14 @@ struct Consumer {
 
   // ---- Items ----
 
-  __device__ MTile<V> m_tile_of(const WorkItem& item) const { return {params, item, m_tile}; }
-  __device__ int next_m_tile() const {  // of its M tile in the next item
-    return swaps_m_tiles(V) ? Kernel::consumer_groups - 1 - m_tile : m_tile;
+  __device__ MTile<V> m_tile_of(const WorkItem& item) const { return {params, item, m_tile_index}; }
+  __device__ int next_m_tile_index() const {  // of its M tile in the next item
+    return swaps_m_tiles(V) ? Kernel::consumer_groups - 1 - m_tile_index : m_tile_index;
   }
-  // The Consumer's number, or where two share an M tile that of the pair.
+  // The Consumer's number; of two that share an M tile, that of the first.
   __device__ int consumer() const {
     static_assert(!swaps_m_tiles(V));
-    return m_tile;
+    return m_tile_index;
   }
   __device__ Promotion<V> promotion() const { return {params, consumer()}; }
   __device__ __forceinline__ void release_k(const WorkItem& item, int kv_tile) {
@@ -296,11 +296,11 @@ struct Consumer {
     item.kv.begin = __shfl_sync(~0u, item.kv.begin, 0);
     item.kv.end = __shfl_sync(~0u, item.kv.end, 0);
     score_mod.prefetch(params, item);
-    const MTile<V> next{params, item, next_m_tile()};
+    const MTile<V> next{params, item, next_m_tile_index()};
     scales.begin(params, item, next.first_tile());
     mma.skip_k(next.skipped());
     q.take();
-    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), next_m_tile(), half);
+    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), next_m_tile_index(), half);
     return item;
   }
   // The item that is finished, read from shared memory again, so that what only the epilogue needs spends no registers

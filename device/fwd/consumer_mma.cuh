@@ -35,18 +35,18 @@ struct ConsumerMma {
   typename Kernel::MmaOrderIfAny order;
   typename Kernel::KvStage k, v;
 
-  // S of a tile, issued. m_tile: number of the M tile in q. read_scales() comes before the product: a load behind
+  // S of a tile, issued. m_tile_index: of the M tile in q. read_scales() comes before the product: a load behind
   // products waits until they have read their operands.
   // immediate_pv: K of this tile came long ago, so it is awaited before the turn is taken. Elsewhere K is awaited
   // within the turn; why nothing hangs then: mma_order.cuh.
   template <class ReadScales>
-  __device__ __forceinline__ void qk(Scores& s, QTile& q, int m_tile, const ReadScales& read_scales) {
+  __device__ __forceinline__ void qk(Scores& s, QTile& q, int m_tile_index, const ReadScales& read_scales) {
     if (Kernel::immediate_pv) k.wait(smem.k_ring);
     order.take();
     if (!Kernel::immediate_pv) k.wait(smem.k_ring);
     fence_for_wgmma<V>();
     read_scales();
-    const int row = m_tile * m_tile_rows;
+    const int row = m_tile_index * m_tile_rows;
     tile::mma_abt<T>(s, q, recomputes_q_descriptors ? ptx::opaque(row) : row, smem.k[k.stage]);
   }
   // Once, before the first product: lets the first Consumer issue.
@@ -55,8 +55,8 @@ struct ConsumerMma {
   // finished item has completed and S of the next item is issued.
   __device__ __forceinline__ void pass_order() const { order.pass(); }
   // S once more, of the tile whose K is still held.
-  __device__ __forceinline__ void qk_again(Scores& s, QTile& q, int m_tile) const {
-    tile::mma_abt_by_warp<T>(s, q, m_tile * m_tile_rows, smem.k[k.stage]);
+  __device__ __forceinline__ void qk_again(Scores& s, QTile& q, int m_tile_index) const {
+    tile::mma_abt_by_warp<T>(s, q, m_tile_index * m_tile_rows, smem.k[k.stage]);
   }
 
   // O += P V, issued.

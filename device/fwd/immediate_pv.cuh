@@ -49,7 +49,7 @@ template <bool Boundary>
 __device__ __forceinline__ void Consumer<Kernel>::kv_iteration_immediate_pv(const WorkItem& item, int kv_tile,
                                                                             Softmax& softmax, Scores& s, Weights& p,
                                                                             Output& o) {
-  mma.qk(s, q.tile(), m_tile, [&] { take_scales(softmax); });
+  mma.qk(s, q.tile(), m_tile_index, [&] { take_scales(softmax); });
   ptx::wgmma_wait<0>();
   mma.pass_order();
   mma.wait_v();

@@ -37,7 +37,7 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkIte
     o.clear();
     softmax.restart();
     kv_tile = item.kv.next(tiles.last());
-    mma.qk(s, q.tile(), m_tile, [] {});
+    mma.qk(s, q.tile(), m_tile_index, [] {});
     ptx::wgmma_wait<0>();
     first_kv_iteration(item, kv_tile, softmax, s, p);
     kv_tile = item.kv.next(kv_tile);
