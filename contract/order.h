@@ -31,8 +31,8 @@ struct Order {
 
 // A work item as the order knows it.
 struct ItemOfPair {
-  int pair;     // sequence x heads + head
-  int of_pair;  // its number among those of the pair: [0, Order::items_of_pair)
+  int pair;           // sequence x heads + head
+  int index_in_pair;  // among the items of the pair: [0, Order::items_of_pair)
 };
 
 // The item that is handed out as number `number` of [0, items), of a problem with fixed lengths. tiles_falling: those
@@ -75,10 +75,10 @@ constexpr ItemOfPair item_in_sequence(int number, int items_of_head, int heads, 
 }
 
 // An item of ragged sequences that are handed out together. level: how many tiles its sequence has from the lightest
-// one up to the item's. of_level: its number among the items of its level, in which every sequence with that many tiles
-// or more has one for each head.
+// one up to the item's. index_in_level: among the items of its level, in which every sequence with that many tiles or
+// more has one for each head.
 struct Level {
-  int level, of_level;
+  int level, index_in_level;
 };
 
 // Of the item that is handed out as number `number` of [0, tiles of all x heads). most: tiles of the longest.

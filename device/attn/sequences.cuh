@@ -12,7 +12,7 @@ enum class TilesOf { q, kv };
 
 struct TileOfSequence {
   int sequence, head;
-  int of_pair;  // number of the item among those of its sequence and head, as ItemOfPair has it
+  int index_in_pair;  // of the item among those of its sequence and head, as ItemOfPair has it
   Lengths lengths;
 };
 
@@ -72,7 +72,7 @@ struct Sequences {
           } else {
             const int sequence = group + holder;
             const ItemOfPair item = item_in_sequence(rest, __shfl_sync(~0u, tiles, holder), heads, section);
-            found = {sequence, item.pair, item.of_pair, lengths(sequence)};
+            found = {sequence, item.pair, item.index_in_pair, lengths(sequence)};
           }
           return true;
         }
@@ -95,9 +95,9 @@ struct Sequences {
                                  [&](int level) { return __reduce_add_sync(~0u, max(0, tiles - level)); });
     const bool high = tiles >= found.level;
     const unsigned all_high = __ballot_sync(~0u, high), lower_lanes = (1u << threadIdx.x % 32) - 1;
-    const bool holds = high && __popc(all_high & lower_lanes) == found.of_level / heads;
+    const bool holds = high && __popc(all_high & lower_lanes) == found.index_in_level / heads;
     const int sequence = group + __ffs(__ballot_sync(~0u, holds)) - 1;
-    return {sequence, found.of_level % heads, found.level - 1, lengths(sequence)};
+    return {sequence, found.index_in_level % heads, found.level - 1, lengths(sequence)};
   }
   // Reads the lengths of a sequence, and lowers next_class to its class if that comes later. Returns its tiles; 0 if it
   // has another class than the one that is handed out.

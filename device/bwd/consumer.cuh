@@ -107,7 +107,7 @@ struct Consumer {
     q_loop.count_first();
     do {
       for (; q_loop.masked > 0; --q_loop.masked) masked_q_iteration</*First=*/false>(q_loop.large, s, dp, dk, dv);
-      for (; q_loop.clear > 0; --q_loop.clear)
+      for (; q_loop.unmasked > 0; --q_loop.unmasked)
         q_iteration</*Masked=*/false, /*First=*/false>(q_loop.large, s, dp, dk, dv);
     } while (q_loop.next());
     last_dq();

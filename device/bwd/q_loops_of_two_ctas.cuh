@@ -144,7 +144,7 @@ struct ItemsOfGradV : QIterations {
     do {
       for (; q_loop.masked > 0; --q_loop.masked)
         this->template q_iteration</*Masked=*/true, /*First=*/false>(q_loop.large, dv);
-      for (; q_loop.clear > 0; --q_loop.clear)
+      for (; q_loop.unmasked > 0; --q_loop.unmasked)
         this->template q_iteration</*Masked=*/false, /*First=*/false>(q_loop.large, dv);
     } while (q_loop.next());
     this->last_dq();
@@ -180,9 +180,9 @@ struct ItemsOfGradK : QIterations {
     this->template q_iteration</*First=*/true>(dk);
     q_loop.count_first();
     do {
-      for (int q_iterations = q_loop.masked + q_loop.clear; q_iterations > 0; --q_iterations)
+      for (int q_iterations = q_loop.masked + q_loop.unmasked; q_iterations > 0; --q_iterations)
         this->template q_iteration</*First=*/false>(dk);
-      q_loop.clear = 0;  // next() sets masked
+      q_loop.unmasked = 0;  // next() sets masked
     } while (q_loop.next());
     this->last_dq();
   }

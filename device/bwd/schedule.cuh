@@ -125,7 +125,7 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
   const auto spans_of = [&](int m_tile_index) -> Spans<int> {
     const Spans<int> spans =
         key_mask.spans(first_key + m_tile_index * m_tile_rows, m_tile_rows, tiles, lengths.seq_q, V.tiles.q);
-    if (traversal == Traversal::rows_falling) return {spans.masked_last, spans.clear, spans.masked};
+    if (traversal == Traversal::rows_falling) return {spans.masked_last, spans.unmasked, spans.masked};
     return spans;
   };
   return {.kv_tile = kv_tile,
@@ -154,7 +154,7 @@ struct UniformSchedule {
   __device__ WorkItem find(int number) {
     if (number >= params.order.items) return {.kv_tile = -1};
     const ItemOfPair item = item_in_dq_order(params.order, number, V.deterministic ? params.pairs_light_first : 0);
-    return describe<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.of_pair,
+    return describe<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.index_in_pair,
                        {0, params.seq_q, 0, params.seq_kv});
   }
   __device__ int items() const { return params.order.items; }
@@ -179,7 +179,7 @@ struct RaggedSchedule {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {.kv_tile = -1};
     const int last = (found.lengths.seq_kv + V.tiles.kv - 1) / V.tiles.kv - 1;
-    return describe<V>(params, found.sequence, found.head, last - found.of_pair, found.lengths);
+    return describe<V>(params, found.sequence, found.head, last - found.index_in_pair, found.lengths);
   }
   // Valid once find() has found none.
   __device__ int items() const { return sequences.items(); }

@@ -141,13 +141,13 @@ struct Consumer {
                                           Weights& p, Output& o) {
     int kv_tile = tiles.first();
     if constexpr (V.mask != Mask::none) {
-      const int boundary = m_tile_of(item).upper_boundary(tiles);
-      for (; kv_tile >= boundary; kv_tile = tiles.next(kv_tile))
+      const int lowest_upper_boundary = m_tile_of(item).lowest_upper_boundary_tile(tiles);
+      for (; kv_tile >= lowest_upper_boundary; kv_tile = tiles.next(kv_tile))
         kv_iteration</*Boundary=*/true>(item, kv_tile, softmax, s, p, o);
     }
-    int interior = tiles.last();
-    if constexpr (bounded_below(V.mask)) interior = m_tile_of(item).lower_boundary(tiles);
-    for (; kv_tile >= interior; kv_tile = tiles.next(kv_tile))
+    int lowest_interior = tiles.last();
+    if constexpr (bounded_below(V.mask)) lowest_interior = m_tile_of(item).lowest_interior_tile(tiles);
+    for (; kv_tile >= lowest_interior; kv_tile = tiles.next(kv_tile))
       kv_iteration</*Boundary=*/false>(item, kv_tile, softmax, s, p, o);
     if constexpr (bounded_below(V.mask))
       for (; tiles.not_past_last(kv_tile); kv_tile = tiles.next(kv_tile))

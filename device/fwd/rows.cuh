@@ -88,13 +88,13 @@ struct MTile {
   __device__ TileSequence<int> tiles() const { return item.kv.from(first_tile()); }
   __device__ TileSequence<int> skipped() const { return item.kv.before(first_tile()); }
 
-  // Which of these tiles need a mask: those from upper_boundary() on up, of the mask's upper bound, and those below
-  // lower_boundary(), of its lower bound. The others are interior tiles.
-  __device__ __forceinline__ int upper_boundary(TileSequence<int> of) const {
-    return max(of.last(), mask_range().lowest_boundary_above(first_row(), V.tiles.kv));
+  // Which of these tiles need a mask: those from lowest_upper_boundary_tile() on up, for the mask's upper bound, and
+  // those below lowest_interior_tile(), for its lower bound. The others are interior tiles.
+  __device__ __forceinline__ int lowest_upper_boundary_tile(TileSequence<int> of) const {
+    return max(of.last(), mask_range().lowest_upper_boundary_tile(first_row(), V.tiles.kv));
   }
-  __device__ __forceinline__ int lower_boundary(TileSequence<int> of) const {
-    return max(of.last(), mask_range().lowest_interior_below(last_row(), V.tiles.kv));
+  __device__ __forceinline__ int lowest_interior_tile(TileSequence<int> of) const {
+    return max(of.last(), mask_range().lowest_interior_tile(last_row(), V.tiles.kv));
   }
 };
 

@@ -23,15 +23,15 @@ __device__ TileSequence<int> tiles_of(const FwdParams& params, int q_tile, const
   return mask_range.tiles(first_row, last_row, V.tiles.kv);
 }
 
-// of_pair: the item's number among those of its head: the q tile; of fixed parts q tile x parts + part.
+// index_in_pair: as ItemOfPair has it: the q tile; of fixed parts q tile x parts + part.
 template <FwdVariant V>
-__device__ WorkItem describe(const FwdParams& params, int sequence, int head, int of_pair, int parts,
+__device__ WorkItem describe(const FwdParams& params, int sequence, int head, int index_in_pair, int parts,
                              const attn::Lengths& lengths) {
-  const int q_tile = fwd_splits(V) ? of_pair / parts : of_pair;
+  const int q_tile = fwd_splits(V) ? index_in_pair / parts : index_in_pair;
   auto tiles = tiles_of<V>(params, q_tile, lengths);
   if constexpr (fwd_splits(V)) {
-    tiles = V.batch_invariant ? batch_invariant_part_of(tiles, of_pair % parts, params.split.most)
-                              : part_of(tiles, of_pair % parts, params.split.tiles, params.split.most);
+    tiles = V.batch_invariant ? batch_invariant_part_of(tiles, index_in_pair % parts, params.split.most)
+                              : part_of(tiles, index_in_pair % parts, params.split.tiles, params.split.most);
     if (tiles.count() <= 0) tiles = TileSequence<int>::without_keys();
   }
   return {q_tile, head, sequence, tiles, lengths};
@@ -45,7 +45,7 @@ struct UniformSchedule {
     if (number >= params.order.items) return {};
     const ItemOfPair item = item_at(params.order, number, /*tiles_falling=*/V.mask != Mask::none);
     const int heads = heads_of_items<V>(params);
-    return describe<V>(params, item.pair / heads, item.pair % heads, item.of_pair, params.split.most,
+    return describe<V>(params, item.pair / heads, item.pair % heads, item.index_in_pair, params.split.most,
                        {0, params.seq_q, 0, params.seq_kv});
   }
   __device__ int items() const { return params.order.items; }
@@ -92,7 +92,7 @@ struct RaggedSchedule {
   __device__ WorkItem find(int number) {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {};
-    return describe<V>(params, found.sequence, found.head, found.of_pair, sequences.count.parts(found.lengths),
+    return describe<V>(params, found.sequence, found.head, found.index_in_pair, sequences.count.parts(found.lengths),
                        found.lengths);
   }
   // Valid once find() has found none.
