@@ -86,8 +86,8 @@ struct MaskRule {
     return {after, after + 1};
   }
 
-  // This tile and those of higher keys are boundary tiles of the mask's upper bound for one of the rows from `first` on.
-  // It is the tile in which row `first` ends, so every row has attended to a key once it is done.
+  // This tile and those of higher keys are boundary tiles of the mask's upper bound for one of the rows from `first`
+  // on. It is the tile in which row `first` ends, so every row has attended to a key once it is done.
   constexpr Int lowest_upper_boundary_tile(Int first, Int tile_kv) const {
     const Int last = end(first) - 1;
     return (last > 0 ? last : 0) / tile_kv;

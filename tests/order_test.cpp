@@ -40,11 +40,9 @@ TEST(Order, FixedLengthsVisitEveryItemOnce) {
       const Order order = {pairs * items_of_pair, pairs, items_of_pair, section, in_sections, tail, 0};
       std::vector<int> visits(order.items);
       for (int number = 0; number < order.items; ++number) {
-        const ItemOfPair item = item_at(order, number, tiles_falling);
-        ASSERT_TRUE(item.pair >= 0 && item.pair < pairs && item.index_in_pair >= 0 &&
-                    item.index_in_pair < items_of_pair)
-            << number;
-        ++visits[item.pair * items_of_pair + item.index_in_pair];
+        const auto [pair, index] = item_at(order, number, tiles_falling);
+        ASSERT_TRUE(pair >= 0 && pair < pairs && index >= 0 && index < items_of_pair) << number;
+        ++visits[pair * items_of_pair + index];
       }
       EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), order.items)
           << pairs << " pairs, " << items_of_pair << " items each, section " << section << ", tail " << tail << ", "
@@ -97,11 +95,9 @@ TEST(Order, RaggedSequencesVisitEveryItemOnce) {
   for (const auto& [heads, items_of_pair, section, tail, in_sections] : shapes()) {
     std::vector<int> visits(heads * items_of_pair);
     for (int number = 0; number < heads * items_of_pair; ++number) {
-      const ItemOfPair item = item_in_sequence(number, items_of_pair, heads, section);
-      ASSERT_TRUE(item.pair >= 0 && item.pair < heads && item.index_in_pair >= 0 &&
-                  item.index_in_pair < items_of_pair)
-          << number;
-      ++visits[item.pair * items_of_pair + item.index_in_pair];
+      const auto [head, index] = item_in_sequence(number, items_of_pair, heads, section);
+      ASSERT_TRUE(head >= 0 && head < heads && index >= 0 && index < items_of_pair) << number;
+      ++visits[head * items_of_pair + index];
     }
     EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), heads * items_of_pair)
         << heads << " heads, " << items_of_pair << " items each, section " << section;
@@ -138,9 +134,9 @@ TEST(Order, SequencesTogetherVisitEveryItemOnceTheHeaviestFirst) {
       std::vector<int> items_of_level(most + 1);
       int last_level = most;
       for (int number = 0; number < above(0) * heads; ++number) {
-        const auto [level, place] = level_at(number, heads, most, above);
+        const auto [level, index] = level_at(number, heads, most, above);
         ASSERT_TRUE(level >= 1 && level <= last_level) << number;
-        EXPECT_EQ(place, items_of_level[level]++) << number;
+        EXPECT_EQ(index, items_of_level[level]++) << number;
         last_level = level;
       }
       for (int level = 1; level <= most; ++level)
@@ -345,7 +341,7 @@ TEST(MaskRule, QTilesHoldEveryRowThatSeesAKeyAndNoTileTooMany) {
     });
 }
 
-TEST(MaskRule, SpansAreAllTurnsAndClearOnesHideNothing) {
+TEST(MaskRule, SpansAreAllIterationsAndUnmaskedOnesHideNothing) {
   for (const Case& c : cases())
     for_each_kind(c, [&](const auto& rule) {
       for_each_kv_tiling(c, [&](int first, int last, int tile_q) {

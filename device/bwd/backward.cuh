@@ -108,9 +108,9 @@ struct Backward {
   using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk>;
   using VTile = tile::SharedTile<V.tiles.kv, V.dims.v>;
   using DsTile = tile::SharedTile<V.tiles.q, V.tiles.kv>;  // dS, not transposed
-  using Scores = tile::Accum<V.tiles.q>;      // S^T of 64 keys and a q tile, then P^T, dS^T in place; dP^T
-  using Weights = tile::OperandA<V.tiles.q>;  // P^T or dS^T rounded to T
-  using GradK = tile::Accum<V.dims.qk>;       // of 64 keys
+  using Scores = tile::Accum<V.tiles.q>;          // S^T of 64 keys and a q tile, then P^T, dS^T in place; dP^T
+  using OperandTile = tile::OperandA<V.tiles.q>;  // P^T or dS^T rounded to T
+  using GradK = tile::Accum<V.dims.qk>;           // of 64 keys
   using GradV = tile::Accum<V.dims.v>;
   using Policy = PolicyOf<V>;
   static constexpr bool has_proxy_fencer = Policy::has_proxy_fencer, sleeps = Policy::sleeps;

@@ -22,8 +22,8 @@ namespace froghopper::bwd {
 
 // ---- What both consumers do ----
 
-// number: 0 or 1.
-template <class Kernel, int number>
+// consumer: 0 or 1.
+template <class Kernel, int consumer>
 struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
   using Base = ConsumerOfTwoCtas<Kernel>;
   using Base::V, Base::params, Base::smem, Base::now;
@@ -32,8 +32,8 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
 
   // Columns of grad_q: a swizzle atom, and half of what the swizzle atoms of both leave.
   static constexpr int all = Kernel::columns.qk, rest = all / 2 - atom_columns;
-  static constexpr DqColumns atom = {number * atom_columns, atom_columns, all};
-  static constexpr DqColumns others = {2 * atom_columns + number * rest, rest, all};
+  static constexpr DqColumns atom = {consumer * atom_columns, atom_columns, all};
+  static constexpr DqColumns others = {2 * atom_columns + consumer * rest, rest, all};
   DqSum<V, atom> dq_sum{params};
 
   __device__ ptx::u32 parity() const { return now & 1; }
@@ -87,22 +87,22 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
   }
 };
 
-// ---- GradV ----
+// ---- GradVConsumer ----
 
 template <class Kernel>
-struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
+struct GradVConsumerByColumns : ConsumerByColumns<Kernel, 0> {
   using Base = ConsumerByColumns<Kernel, 0>;
   using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum, Base::atom, Base::others;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
-  using Weights = typename Kernel::Weights;
+  using OperandTile = typename Kernel::OperandTile;
   using GradVSlice = typename Kernel::GradVSlice;
   static constexpr int slices = Kernel::slices;
 
   template <bool Masked, bool First>
   __device__ __forceinline__ void q_iteration(bool large, GradVSlice (&dv)[slices]) {
     Scores s;
-    Weights p;
+    OperandTile p;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
@@ -147,21 +147,21 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
   }
 };
 
-// ---- GradK ----
+// ---- GradKConsumer ----
 
 template <class Kernel>
-struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
+struct GradKConsumerByColumns : ConsumerByColumns<Kernel, 1> {
   using Base = ConsumerByColumns<Kernel, 1>;
   using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum, Base::atom, Base::others;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
-  using Weights = typename Kernel::Weights;
+  using OperandTile = typename Kernel::OperandTile;
   using GradK = typename Kernel::GradK;
 
   template <bool First>
   __device__ __forceinline__ void q_iteration(GradK& dk) {
     Scores dp, weights;
-    Weights ds;
+    OperandTile ds;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);

@@ -21,8 +21,8 @@ namespace froghopper::bwd {
 
 // ---- What both consumers do ----
 
-// Columns: those of grad_q that this one adds; number: 0 or 1.
-template <class Kernel, DqColumns Columns, int number>
+// Columns: those of grad_q that this one adds; consumer: 0 or 1.
+template <class Kernel, DqColumns Columns, int consumer>
 struct ConsumerByKeys : ConsumerOfTwoCtas<Kernel> {
   using Base = ConsumerOfTwoCtas<Kernel>;
   using Base::V, Base::params, Base::smem, Base::now;
@@ -35,12 +35,12 @@ struct ConsumerByKeys : ConsumerOfTwoCtas<Kernel> {
     const int stage = smem.ds_ring.stage(now - 1);
     smem.ds_ring.wait(now - 1);
     // The peer's dS has arrived, so the peer may overwrite what it was copied from.
-    if (number == 0 && threadIdx.x % warpgroup == 0)
+    if (consumer == 0 && threadIdx.x % warpgroup == 0)
       ptx::mbarrier_arrive_at(&smem.ds_ring.empty[stage], Kernel::peer());
     typename Kernel::Ds& ds = smem.ds[stage];
     const int col = first_column<Columns>();
     tile::mma_ab<T>(dq, ds.mine, 0, smem.k[0], col);
-    tile::mma_ab_add<T>(dq, ds.peers, 0, smem.peer_k[0], number * atom_columns + col % atom_columns);
+    tile::mma_ab_add<T>(dq, ds.peers, 0, smem.peer_k[0], consumer * atom_columns + col % atom_columns);
   }
 
   // The same after the last iteration, and added.
@@ -54,22 +54,22 @@ struct ConsumerByKeys : ConsumerOfTwoCtas<Kernel> {
   }
 };
 
-// ---- GradV ----
+// ---- GradVConsumer ----
 
 template <class Kernel>
-struct GradVByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_v, 0> {
-  using Base = ConsumerByKeys<Kernel, Kernel::share_of_grad_v, 0>;
+struct GradVConsumerByKeys : ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_v_consumer, 0> {
+  using Base = ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_v_consumer, 0>;
   using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
-  using Weights = typename Kernel::Weights;
+  using OperandTile = typename Kernel::OperandTile;
   using GradVSlice = typename Kernel::GradVSlice;
   static constexpr int slices = Kernel::slices;
 
   template <bool Masked, bool First>
   __device__ __forceinline__ void q_iteration(bool large, GradVSlice (&dv)[slices]) {
     Scores s;
-    Weights p;
+    OperandTile p;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
@@ -114,21 +114,21 @@ struct GradVByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_v, 0> {
   }
 };
 
-// ---- GradK ----
+// ---- GradKConsumer ----
 
 template <class Kernel>
-struct GradKByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_k, 1> {
-  using Base = ConsumerByKeys<Kernel, Kernel::share_of_grad_k, 1>;
+struct GradKConsumerByKeys : ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_k_consumer, 1> {
+  using Base = ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_k_consumer, 1>;
   using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
-  using Weights = typename Kernel::Weights;
+  using OperandTile = typename Kernel::OperandTile;
   using GradK = typename Kernel::GradK;
 
   template <bool First>
   __device__ __forceinline__ void q_iteration(GradK& dk) {
     Scores dp, weights;
-    Weights ds;
+    OperandTile ds;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);

@@ -104,13 +104,13 @@ struct ConsumerOfTwoCtas {
   }
 };
 
-// ---- The items of GradV and of GradK ----
+// ---- The items of GradVConsumer and of GradKConsumer ----
 //
 // QIterations: q_iteration() and last_dq() of one of them, which is a ConsumerOfTwoCtas. The register tiles are locals
 // of run() and arguments of every step, never fields: see device/fwd/consumer.cuh.
 
 template <class Kernel, class QIterations>
-struct ItemsOfGradV : QIterations {
+struct ItemsOfGradVConsumer : QIterations {
   using QIterations::params, QIterations::smem, QIterations::items;
   using GradVSlice = typename Kernel::GradVSlice;
   static constexpr int slices = Kernel::slices, slice_columns = Kernel::slice_columns;
@@ -152,7 +152,7 @@ struct ItemsOfGradV : QIterations {
 };
 
 template <class Kernel, class QIterations>
-struct ItemsOfGradK : QIterations {
+struct ItemsOfGradKConsumer : QIterations {
   using QIterations::params, QIterations::smem, QIterations::items;
   using GradK = typename Kernel::GradK;
 
@@ -190,7 +190,7 @@ struct ItemsOfGradK : QIterations {
 
 // ---- The roles ----
 
-template <class Kernel, class QIterationsOfV, class QIterationsOfK>
+template <class Kernel, class QIterationsOfGradV, class QIterationsOfGradK>
 __device__ __forceinline__ void run_roles(const BwdParams& params, typename Kernel::Smem& smem) {
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (warp < 4) {
@@ -199,9 +199,9 @@ __device__ __forceinline__ void run_roles(const BwdParams& params, typename Kern
   } else {
     ptx::setmaxnreg_inc<Kernel::consumer_registers>();
     if (warp < 8)
-      ItemsOfGradV<Kernel, QIterationsOfV>{{{{params, smem}}}}.run();
+      ItemsOfGradVConsumer<Kernel, QIterationsOfGradV>{{{{params, smem}}}}.run();
     else
-      ItemsOfGradK<Kernel, QIterationsOfK>{{{{params, smem}}}}.run();
+      ItemsOfGradKConsumer<Kernel, QIterationsOfGradK>{{{{params, smem}}}}.run();
   }
   // The other CTA may still write to this one's memory, or read from it.
   __syncwarp();

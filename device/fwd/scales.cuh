@@ -64,8 +64,9 @@ struct ScalesOfBlocks {
     read(params, min(kv_tile, (keys + V.tiles.kv - 1) / V.tiles.kv - 1));
   }
   // The tile visited next may be -1, after the one with the lowest keys: that takes the first entry, which is of no
-  // block. There are entries for params.seq_kv keys (dequantise.cuh). A ragged sequence, whose length is in the device's
-  // memory, may be longer against the rules: its other keys take the last entry, for what follows is the next head's.
+  // block. There are entries for params.seq_kv keys (dequantise.cuh). A ragged sequence, whose length is in the
+  // device's memory, may be longer against the rules: its other keys take the last entry, for what follows is the next
+  // head's.
   __device__ __forceinline__ void read(const FwdParams& params, int kv_tile) {
     constexpr int tiles_per_block = scale_block / V.tiles.kv;
     int number = (kv_tile + tiles_per_block) / tiles_per_block;
