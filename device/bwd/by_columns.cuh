@@ -16,8 +16,8 @@
 // Overlap   GradVConsumer runs ahead, and grad_q is multiplied one iteration late, as in by_keys.cuh. While a consumer
 //           waits for the other CTA's half, the other consumer multiplies.
 // Launches  as backward.cuh
-// Barriers  item_ring, fetch_now, number_full, k_ring, v_ring, q_ring, grad_o_ring, item_adds_issued,
-//           signalled_ring  as by_keys.cuh
+// Barriers  item_ring, fetch_next, number_full, k_ring, v_ring, q_ring, grad_o_ring, item_adds_issued,
+//           adds_seen       as by_keys.cuh
 //           ds_ring         full: GradKConsumer's dS is in place, one arrival behind the fences of its warps; empty:
 //                           one per warp of both consumers, after its shares of grad_q have retired. The DqOrderWaiter
 //                           as in by_keys.cuh.
@@ -36,6 +36,7 @@
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
 #include "device/bwd/consumers_by_columns.cuh"
+#include "device/bwd/dq_order.cuh"
 #include "device/bwd/producers.cuh"
 #include "device/bwd/q_loops_of_two_ctas.cuh"
 #include "device/bwd/schedule.cuh"
@@ -77,8 +78,9 @@ struct ByColumns : TwoCtas<V> {
     GradORing grad_o_ring;
     DsRing ds_ring;
     ptx::u64 s_full, dp_full, weights_full, peer_empty;
-    tile::Ring<2> signalled_ring, item_adds_issued;  // deterministic only
-    ptx::u64 fetch_now, number_full;
+    AddsSeen adds_seen;  // deterministic only, as the next
+    ItemAddsIssued item_adds_issued;
+    ptx::u64 fetch_next, number_full;
     ptx::u32 number;  // of the next item
   };
   static constexpr int k_bytes = KTile::bytes;

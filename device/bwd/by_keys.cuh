@@ -20,7 +20,7 @@
 //           this one. Neither shares a product with the other, so one's products run under the other's arithmetic. Both
 //           multiply grad_q one iteration late, when dS of both CTAs is there without waiting.
 // Launches  as backward.cuh
-// Barriers  item_ring, fetch_now, k_ring, v_ring, q_ring, grad_o_ring as backward.cuh; fetch_now is the first CTA's and
+// Barriers  item_ring, fetch_next, k_ring, v_ring, q_ring, grad_o_ring as backward.cuh; fetch_next is the first CTA's and
 //           counts the QLoaders of both. GradVConsumer and GradKConsumer both release Q at the end of their iteration,
 //           after they have issued the adds to grad_q of the iteration before: in deterministic variants the
 //           DqOrderSignaller takes that release as the sign that these adds are issued, so an earlier release of Q
@@ -31,7 +31,7 @@
 //                           bytes of the peer's have come; empty: one per warp of both consumers, after its share of
 //                           grad_q has retired, and one by the peer's GradVConsumer: the copy of this dS has come there
 //                           In deterministic variants the DqOrderWaiter arrives at full too, and there are
-//                           item_adds_issued and signalled_ring.
+//                           item_adds_issued and adds_seen.
 //           weights_full    one arrival per GradVConsumer warp: the weights are in the stage
 //           peer_empty      one arrival per warp of the peer's GradKConsumer: it has read the weights that lay in the
 //                           peer's stage, so this CTA may copy its dS there
@@ -51,6 +51,7 @@
 #include "contract/types.h"
 #include "device/bwd/columns.cuh"
 #include "device/bwd/consumers_by_keys.cuh"
+#include "device/bwd/dq_order.cuh"
 #include "device/bwd/producers.cuh"
 #include "device/bwd/q_loops_of_two_ctas.cuh"
 #include "device/bwd/schedule.cuh"
@@ -113,8 +114,9 @@ struct ByKeys : TwoCtas<V> {
     DsRing ds_ring;
     ptx::u64 weights_full[bwd_ds_stages];
     ptx::u64 peer_empty[bwd_ds_stages];
-    tile::Ring<2> signalled_ring, item_adds_issued;  // deterministic only
-    ptx::u64 fetch_now, number_full;
+    AddsSeen adds_seen;  // deterministic only, as the next
+    ItemAddsIssued item_adds_issued;
+    ptx::u64 fetch_next, number_full;
     ptx::u32 number;  // of the next item
   };
   static constexpr int k_bytes = KTile::bytes + PeerKTile::bytes;
@@ -152,7 +154,7 @@ struct ByKeys : TwoCtas<V> {
     if (threadIdx.x == 0) {
       init_rings<ByKeys>(smem, 2 * warps);
       smem.ds_ring.init(2 * warps + 1, V.deterministic ? 2 : 1);
-      for (ptx::u64& here : smem.weights_full) ptx::mbarrier_init(&here, warps);
+      for (ptx::u64& full : smem.weights_full) ptx::mbarrier_init(&full, warps);
       for (ptx::u64& room : smem.peer_empty) ptx::mbarrier_init(&room, warps);
       ptx::mbarrier_init(&smem.number_full, 1);
       ptx::fence_mbarrier_init();

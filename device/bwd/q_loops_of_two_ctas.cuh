@@ -55,9 +55,9 @@ struct ConsumerOfTwoCtas {
 
   const BwdParams& params;
   typename Kernel::Smem& smem;
-  ptx::u32 items = 0;    // taken so far: gives stage and phase of the item, K and V rings
-  ptx::u32 now = 0;      // iterations so far: gives those of the dS ring
-  ptx::u32 q_loops = 0;  // deterministic only: items with iterations so far
+  ptx::u32 items = 0;      // taken so far: gives stage and phase of the item, K and V rings
+  ptx::u32 iteration = 0;  // iterations so far: gives those of the dS ring
+  ptx::u32 q_loops = 0;    // deterministic only: items with iterations so far
   typename Kernel::QStage q;
   typename Kernel::GradOStage grad_o;
 
@@ -98,7 +98,7 @@ struct ConsumerOfTwoCtas {
   __device__ __forceinline__ void announce_last() {
     if constexpr (V.deterministic) {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) smem.item_adds_issued.arrive_full(q_loops);
+      if (threadIdx.x % 32 == 0) smem.item_adds_issued.announce(q_loops);
       ++q_loops;
     }
   }

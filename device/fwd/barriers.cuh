@@ -21,7 +21,7 @@ __device__ void init_barriers(typename Kernel::Smem& smem) {
     smem.v_ring.init(warps, Kernel::reads_8_bit ? v_producer_warps : loads);
     if constexpr (Kernel::reads_8_bit) smem.stored_ring.init(v_producer_warps, loads);
     Kernel::MmaOrderIfAny::init(smem.mma_order);
-    ptx::mbarrier_init(&smem.fetch_now, 1);
+    ptx::mbarrier_init(&smem.fetch_next, 1);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();

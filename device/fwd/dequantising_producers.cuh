@@ -59,7 +59,7 @@ struct StoredLoader {
       const int fetch_tile = defers_fetch<V>(params, item) ? fetch_at(item) : -1;
       ScalesOfTiles<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_now);
+        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_next);
         stored.wait_room(smem.stored_ring);
         if (is_leading_thread<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         scales.read(params, item, item.kv.next_or_last(kv_tile));
@@ -103,7 +103,7 @@ struct StoredLoaderOf {
       const int fetch_tile = Side == KvSide::k && defers_fetch<V>(params, item) ? fetch_at(item) : -1;
       ScalesOfTiles<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_now);
+        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_next);
         stored.wait_room(smem.stored_ring);
         if (Side == KvSide::k && is_leading_thread<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         if (Side == KvSide::k) scales.read(params, item, item.kv.next_or_last(kv_tile));

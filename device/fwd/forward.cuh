@@ -43,7 +43,7 @@
 //           And the two write disjoint rows, and have counters of tickets and regions of the workspace of their own.
 //           The Dispatcher of the second waits at its end, so that whoever waits for the second launch waits for both.
 // Barriers  A wait on full has the parity Cursor::phase, one on empty the other parity (device/tile/ring.cuh);
-//           those who wait for fetch_now and mma_order keep a parity bit each.
+//           those who wait for fetch_next and mma_order keep a parity bit each.
 //           barrier         arrivals on full                        arrivals on empty
 //           item_ring       1, the Dispatcher                       one per warp that reads items: the Loaders,
 //                                                                   Transposers and Dequantisers once they have a copy,
@@ -58,7 +58,7 @@
 //                           dequantised: one per warp that does it
 //           stored_ring     1, and its bytes; page rows: 33         one per Transposer or Dequantiser warp
 //           mma_order       FP8 MMAs only: one arrival per warp of the Consumer before (mma_order.cuh)
-//           fetch_now       the loader of K arrives once per long item (order.deferred_tiles), when few of its tiles
+//           fetch_next       the loader of K arrives once per long item (order.deferred_tiles), when few of its tiles
 //                           are left. The Dispatcher waits for that before it fetches the next ticket, so that a CTA
 //                           does not hold an item that another could begin. Both decide by the same published item,
 //                           and the loader cannot arrive again before another one is published: one parity bit is
@@ -70,7 +70,7 @@
 //           Named barriers: the number of its warpgroup, of a Consumer whose O leaves through Q's stage (epilogue.cuh);
 //           1 + number, of one whose Q becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M tile
 //           (final_epilogue.cuh). Where a variant has two of these, the same threads are at both, in the same order.
-// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | fetch_now | mma_order. Variants that read 8-bit K
+// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | fetch_next | mma_order. Variants that read 8-bit K
 //           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring | stored_scales[fwd_stored_stages] in
 //           front of that, and factors[stages] and row_scales where rows of K and V have scales (token_scales.cuh);
 //           others may have a buffer of O (fwd_o_store).
@@ -155,7 +155,7 @@ struct Forward {
     ItemRing item_ring;
     QRing q_ring;
     KvRing k_ring, v_ring;
-    ptx::u64 fetch_now;
+    ptx::u64 fetch_next;
     ptx::u64 mma_order[consumer_groups];
   };
   static constexpr int smem_bytes = fwd_smem_bytes(V);
@@ -184,7 +184,7 @@ struct Forward {
         if (warp >= 2 && !Registers::dequantising_warpgroup) Dequantiser<Forward>{params, smem, warp - 2}.run();
       } else {
         if (is_loader_thread<V>(1))
-          Loader<Forward, KvSide::k>{params, smem, &smem.fetch_now}.run(smem.k, smem.k_ring);
+          Loader<Forward, KvSide::k>{params, smem, &smem.fetch_next}.run(smem.k, smem.k_ring);
         if (is_loader_thread<V>(2)) Loader<Forward, KvSide::v>{params, smem, nullptr}.run(smem.v, smem.v_ring);
       }
       if (V.ragged && !V.merges_lse && warp == 3)

@@ -50,7 +50,7 @@ struct Fp8Loader {
     const int fetch_tile = defers_fetch<V>(params, item) ? fetch_at(item) : -1;
     ScalesAhead<V> scales(params, item, item.kv.first());
     for (const int kv_tile : item.kv.in_order()) {
-      if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_now);
+      if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_next);
       k.wait_room(smem.k_ring);
       if (is_leading_thread<V>()) smem.scales[k.stage] = scales.of_tile();
       scales.read(params, item, item.kv.next_or_last(kv_tile));

@@ -25,8 +25,8 @@ __device__ TileSequence<int> tiles_of(const FwdParams& params, int q_tile, const
 
 // index_in_pair: as ItemOfPair has it: the q tile; of fixed parts q tile x parts + part.
 template <FwdVariant V>
-__device__ WorkItem describe(const FwdParams& params, int sequence, int head, int index_in_pair, int parts,
-                             const attn::Lengths& lengths) {
+__device__ WorkItem make_item(const FwdParams& params, int sequence, int head, int index_in_pair, int parts,
+                              const attn::Lengths& lengths) {
   const int q_tile = fwd_splits(V) ? index_in_pair / parts : index_in_pair;
   auto tiles = tiles_of<V>(params, q_tile, lengths);
   if constexpr (fwd_splits(V)) {
@@ -45,8 +45,8 @@ struct UniformSchedule {
     if (number >= params.order.items) return {};
     const ItemOfPair item = item_at(params.order, number, /*tiles_falling=*/V.mask != Mask::none);
     const int heads = heads_of_items<V>(params);
-    return describe<V>(params, item.pair / heads, item.pair % heads, item.index_in_pair, params.split.most,
-                       {0, params.seq_q, 0, params.seq_kv});
+    return make_item<V>(params, item.pair / heads, item.pair % heads, item.index_in_pair, params.split.most,
+                        {0, params.seq_q, 0, params.seq_kv});
   }
   __device__ int items() const { return params.order.items; }
 };
@@ -92,8 +92,8 @@ struct RaggedSchedule {
   __device__ WorkItem find(int number) {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {};
-    return describe<V>(params, found.sequence, found.head, found.index_in_pair, sequences.count.parts(found.lengths),
-                       found.lengths);
+    return make_item<V>(params, found.sequence, found.head, found.index_in_pair, sequences.count.parts(found.lengths),
+                        found.lengths);
   }
   // Valid once find() has found none.
   __device__ int items() const { return sequences.items(); }
