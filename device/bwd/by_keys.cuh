@@ -20,9 +20,9 @@
 //           this one. Neither shares a product with the other, so one's products run under the other's arithmetic. Both
 //           multiply grad_q one iteration late, when dS of both CTAs is there without waiting.
 // Launches  as backward.cuh
-// Barriers  item_ring, fetch_next, k_ring, v_ring, q_ring, grad_o_ring as backward.cuh; fetch_next is the first CTA's and
-//           counts the QLoaders of both. GradVConsumer and GradKConsumer both release Q at the end of their iteration,
-//           after they have issued the adds to grad_q of the iteration before: in deterministic variants the
+// Barriers  item_ring, fetch_next, k_ring, v_ring, q_ring, grad_o_ring as backward.cuh; fetch_next is the first CTA's
+//           and counts the QLoaders of both. GradVConsumer and GradKConsumer both release Q at the end of their
+//           iteration, after they have issued the adds to grad_q of the iteration before: in deterministic variants the
 //           DqOrderSignaller takes that release as the sign that these adds are issued, so an earlier release of Q
 //           would break the order. GradKConsumer releases grad_o after dP, GradVConsumer after grad_v.
 //           number_full     the first CTA's Dispatcher has sent the number of the next item

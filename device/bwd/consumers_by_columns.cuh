@@ -125,13 +125,13 @@ struct GradVConsumerByColumns : ConsumerByColumns<Kernel, 0> {
       smem.ds_ring.wait(iteration - 1);
       this->template multiply_dq<atom>(dq);
       ptx::wgmma_wait<1>();  // grad_v has read grad_o, grad_q is in flight
-      this->give_back_grad_o();
+      this->release_grad_o();
       ptx::wgmma_wait<0>();
       this->template add_dq<atom>(dq);
       this->add_others();
     } else {
       ptx::wgmma_wait<0>();
-      this->give_back_grad_o();
+      this->release_grad_o();
     }
     dq_sum.remember(smem.q_iterations[stage]);
     __syncwarp();
@@ -141,7 +141,7 @@ struct GradVConsumerByColumns : ConsumerByColumns<Kernel, 0> {
 
   // Where the other CTA's half of S lies, from which this thread has read what it writes over.
   __device__ __forceinline__ void hand_over(const Scores& weights) {
-    smem.s.put(weights);
+    smem.s.store(weights);
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weights_full);
   }
@@ -168,9 +168,9 @@ struct GradKConsumerByColumns : ConsumerByColumns<Kernel, 1> {
     const EarlyRowValues<bwd_rows_float4_interleaved(V)> delta(smem.rows[stage].delta());
     this->multiply_dp(dp);
     ptx::wgmma_wait<0>();
-    this->give_back_grad_o();
+    this->release_grad_o();
     this->complete(dp, smem.dp, &smem.dp_full);
-    take(weights);
+    load_weights(weights);
     to_ds(weights, dp, delta);
     tile::round_to<T>(ds, weights);
     smem.ds_ring.wait_room(iteration);
@@ -196,9 +196,9 @@ struct GradKConsumerByColumns : ConsumerByColumns<Kernel, 1> {
     ++iteration;
   }
 
-  __device__ __forceinline__ void take(Scores& weights) {
+  __device__ __forceinline__ void load_weights(Scores& weights) {
     ptx::mbarrier_wait(&smem.weights_full, this->parity());
-    smem.s.take(weights);
+    smem.s.load(weights);
   }
 
   // There is room for the peer's halves of the next iteration: what this warp has stored was computed from the half of

@@ -90,13 +90,13 @@ struct GradVConsumerByKeys : ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_v
       typename decltype(dq_sum)::Accum dq;
       this->multiply_dq(dq);
       ptx::wgmma_wait<2>();  // grad_v has read grad_o, grad_q is in flight
-      this->give_back_grad_o();
+      this->release_grad_o();
       ptx::wgmma_wait<0>();
       smem.ds_ring.release(iteration - 1);
       dq_sum.add(dq, dq_sum.offset());
     } else {
       ptx::wgmma_wait<0>();
-      this->give_back_grad_o();
+      this->release_grad_o();
     }
     dq_sum.remember(smem.q_iterations[stage]);
     __syncwarp();
@@ -108,7 +108,7 @@ struct GradVConsumerByKeys : ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_v
   __device__ __forceinline__ void hand_over(const Scores& weights) {
     const int stage = smem.ds_ring.stage(iteration);
     smem.ds_ring.wait_room(iteration);
-    smem.ds[stage].weights.put(weights);
+    smem.ds[stage].weights.store(weights);
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weights_full[stage]);
   }
@@ -134,9 +134,9 @@ struct GradKConsumerByKeys : ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_k
     q.wait(smem.q_ring);
     const EarlyRowValues<bwd_rows_float4_interleaved(V)> delta(smem.rows[stage].delta());
     this->multiply_dp(dp);
-    take(weights);
+    load_weights(weights);
     ptx::wgmma_wait<0>();
-    this->give_back_grad_o();
+    this->release_grad_o();
     to_ds(weights, dp, delta);
     tile::round_to<T>(ds, weights);
     tile::store_transposed(smem.ds[smem.ds_ring.stage(iteration)].mine, 0, 0, ds);
@@ -161,10 +161,10 @@ struct GradKConsumerByKeys : ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_k
   }
 
   // Afterwards all of this consumer's warps have them, and it may store dS where they lay.
-  __device__ __forceinline__ void take(Scores& weights) {
+  __device__ __forceinline__ void load_weights(Scores& weights) {
     const int stage = smem.ds_ring.stage(iteration);
     ptx::mbarrier_wait(&smem.weights_full[stage], smem.ds_ring.phase(iteration));
-    smem.ds[stage].weights.take(weights);
+    smem.ds[stage].weights.load(weights);
     ptx::warpgroup_sync(1);
   }
 

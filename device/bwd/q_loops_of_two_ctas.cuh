@@ -27,11 +27,11 @@ struct InRegisterOrder {
   float4 x[octets][warpgroup];
 
   static __device__ __forceinline__ ptx::u32 thread() { return threadIdx.x % warpgroup; }
-  __device__ __forceinline__ void put(const Scores& s) {
+  __device__ __forceinline__ void store(const Scores& s) {
 #pragma unroll
     for (int i = 0; i < octets; ++i) x[i][thread()] = {s.x[4 * i], s.x[4 * i + 1], s.x[4 * i + 2], s.x[4 * i + 3]};
   }
-  __device__ __forceinline__ void take(Scores& s) const {
+  __device__ __forceinline__ void load(Scores& s) const {
 #pragma unroll
     for (int i = 0; i < octets; ++i) {
       const float4 octet = x[i][thread()];
@@ -82,13 +82,13 @@ struct ConsumerOfTwoCtas {
   }
 
   // All slices of this iteration's grad_o have been read.
-  __device__ __forceinline__ void give_back_grad_o() {
+  __device__ __forceinline__ void release_grad_o() {
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < Kernel::slices; ++i) grad_o.release_and_advance(smem.grad_o_ring);
   }
 
-  __device__ __forceinline__ void give_back_item() {
+  __device__ __forceinline__ void release_item() {
     __syncwarp();
     smem.item_ring.release(items);
     ++items;
@@ -133,7 +133,7 @@ struct ItemsOfGradVConsumer : QIterations {
 #pragma unroll
       for (int i = 0; i < slices; ++i)
         rows.template store<typename Kernel::T>(params.grad_v, dv[i], col + i * slice_columns);
-      this->give_back_item();
+      this->release_item();
     }
   }
 
@@ -171,7 +171,7 @@ struct ItemsOfGradKConsumer : QIterations {
       dk.scale_rows(params.scale, params.scale);
       RowsOfKeys(params, this->item(), this->first_key(), QIterations::V.ragged)
           .template store<typename Kernel::T>(params.grad_k, dk, column_of_cta<QIterations::V>(Kernel::columns.qk));
-      this->give_back_item();
+      this->release_item();
     }
   }
 

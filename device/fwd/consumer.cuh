@@ -72,11 +72,11 @@ struct Consumer {
   typename Kernel::ItemStage items;
   ConsumerQ<Kernel> q = {smem};
   ConsumerMma<Kernel> mma = {smem, half, {smem.mma_order, m_tile_index}};
-  Moved moved;            // FP8 MMAs only
-  bool o_begins = true;   // immediate_pv: the next product is not added to what O has
-  ScoreMod<V> score_mod;  // of the item
-  attn::RowPair q_rows;   // Q that became f16: what its rows are multiplied by
-  ScalesIfBlocks scales;  // of the tile whose S is next
+  RowMaxMoved row_max_moved;  // FP8 MMAs only
+  bool o_begins = true;       // immediate_pv: the next product is not added to what O has
+  ScoreMod<V> score_mod;      // of the item
+  attn::RowPair q_rows;       // Q that became f16: what its rows are multiplied by
+  ScalesIfBlocks scales;      // of the tile whose S is next
   Epilogue<Kernel> epilogue = {params, smem};
 
   // Of item i with the kv tiles 0, 1, ... last, in the order of issue (between two | products overlap):
@@ -94,7 +94,7 @@ struct Consumer {
     float scale = scale_of(item);
     mma.qk(s, q.tile(), next_m_tile_index(), [] {});  // S of the first item's first tile
     ptx::wgmma_wait<0>();
-    mma.pass_order();
+    mma.pass_turn();
     m_tile_index = next_m_tile_index();
 
     while (!item.is_end()) {
@@ -118,15 +118,15 @@ struct Consumer {
 
       softmax.complete();
       if constexpr (!immediate_pv) mma.pv(o, p);  // the last of this item
-      if constexpr (fp8_mma) promotion().finish(m_tile_of(item).tiles(), softmax, moved, o);
-      const WorkItem finished = give_back_item();
+      if constexpr (fp8_mma) promotion().finish(m_tile_of(item).tiles(), softmax, row_max_moved, o);
+      const WorkItem finished = release_item();
       const MeansIfAny means(params, finished, m_tile_of(finished), half);
       item = take_item();
       scale = scale_of(item);
       if constexpr (fwd_has_scales(V) && !token_scales) o_scale = o_scale_of<V>(params, finished);
       mma.qk(s, q.tile(), next_m_tile_index(), [] {});    // the first of the next
       if constexpr (!immediate_pv) ptx::wgmma_wait<1>();  // O is ready, S is not
-      mma.pass_order();
+      mma.pass_turn();
       if constexpr (!immediate_pv) mma.release_v();
       if constexpr (V.kv.smooth) means.add(params, finished, softmax, o_scale, o);
       epilogue.run(finished, m_tile_index, half, q, softmax, o_scale, o);
@@ -178,11 +178,11 @@ struct Consumer {
   __device__ __forceinline__ void kv_iteration(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
                                                Weights& p, Output& o) {
     if constexpr (immediate_pv) return kv_iteration_immediate_pv<Boundary>(item, kv_tile, softmax, s, p, o);
-    mma.qk(s, q.tile(), m_tile_index, [&] { take_scales(softmax); });  // S of this tile
-    if (!pv_later) mma.pv(o, p);                                       // O += P V of the tile before
+    mma.qk(s, q.tile(), m_tile_index, [&] { set_scales(softmax); });  // S of this tile
+    if (!pv_later) mma.pv(o, p);                                      // O += P V of the tile before
     scales.read(params, item.kv.next(kv_tile));
     ptx::wgmma_wait<pv_later ? 0 : 1>();  // S is ready, P V is not
-    mma.pass_order();
+    mma.pass_turn();
     if (pv_later && (Boundary || !pv_within_softmax(V))) mma.pv(o, p);
     modify_scores(item, kv_tile, softmax, s);
     attn::RowPair rescale;
@@ -215,9 +215,9 @@ struct Consumer {
     }
     if (grew) o.scale_rows(rescale.top, rescale.bottom);
     if constexpr (fp8_mma) {
-      if (grew) moved.all();
+      if (grew) row_max_moved.all();
       if (Promotion<V>::due(kv_tile, m_tile_of(item).tiles()))
-        promotion().promote(kv_tile, m_tile_of(item).tiles(), softmax, moved, o);
+        promotion().promote(kv_tile, m_tile_of(item).tiles(), softmax, row_max_moved, o);
     }
   }
 
@@ -226,11 +226,11 @@ struct Consumer {
   __device__ __forceinline__ attn::RowPair recompute_scores(const WorkItem& item, int kv_tile, Softmax& softmax,
                                                             Scores& s) {
     volatile float aside[4];
-    if constexpr (Kernel::Registers::crowded) softmax.put_aside(aside);
+    if constexpr (Kernel::Registers::crowded) softmax.save(aside);
     mma.qk_again(s, q.tile(), m_tile_index);
-    if constexpr (Kernel::Registers::crowded) softmax.take_back(aside);
+    if constexpr (Kernel::Registers::crowded) softmax.restore(aside);
     // Block variants keep this tile's scales in the softmax: `scales` already has the next tile's.
-    if constexpr (reads_8_bit) take_scales(softmax);
+    if constexpr (reads_8_bit) set_scales(softmax);
     modify_scores(item, kv_tile, softmax, s);
     return softmax.exact_step(s, {Softmax::max_offset_again, Softmax::max_offset_again});
   }
@@ -299,13 +299,13 @@ struct Consumer {
     const MTile<V> next{params, item, next_m_tile_index()};
     scales.begin(params, item, next.first_tile());
     mma.skip_k(next.skipped());
-    q.take();
+    q.wait();
     if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), next_m_tile_index(), half);
     return item;
   }
   // The item that is finished, read from shared memory again, so that what only the epilogue needs spends no registers
   // in the loop.
-  __device__ WorkItem give_back_item() {
+  __device__ WorkItem release_item() {
     const WorkItem item = smem.items[items.stage];
     __syncwarp();
     items.release_and_advance(smem.item_ring);
@@ -327,9 +327,9 @@ struct Consumer {
       return Softmax{fwd_dequantised_by_earlier_launch(V) ? attn::of_all_rows(scale)
                                                           : ScoreMod<V>::scale_log2(params)};
   }
-  __device__ __forceinline__ void take_scales(Softmax& softmax) const {
-    if constexpr (reads_8_bit) softmax.take(mma.scales());
-    if constexpr (fwd_block_scales(V)) softmax.take(scales.next);
+  __device__ __forceinline__ void set_scales(Softmax& softmax) const {
+    if constexpr (reads_8_bit) softmax.set_scales(mma.scales());
+    if constexpr (fwd_block_scales(V)) softmax.set_scales(scales.next);
   }
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the two products of a Consumer, S = Q K^T and O += P V, and the stages of K and V that they read. It
-// waits for those and gives them back, and no other code does; for Q, consumer_q.cuh does. Kernel is Forward of a
+// waits for those and releases them, and no other code does; for Q, consumer_q.cuh does. Kernel is Forward of a
 // variant; the head of forward.cuh has the barriers.
 #pragma once
 #include "contract/fwd_variant.h"
@@ -42,7 +42,7 @@ struct ConsumerMma {
   template <class ReadScales>
   __device__ __forceinline__ void qk(Scores& s, QTile& q, int m_tile_index, const ReadScales& read_scales) {
     if (Kernel::immediate_pv) k.wait(smem.k_ring);
-    order.take();
+    order.wait_turn();
     if (!Kernel::immediate_pv) k.wait(smem.k_ring);
     fence_for_wgmma<V>();
     read_scales();
@@ -53,7 +53,7 @@ struct ConsumerMma {
   __device__ __forceinline__ void begin() const { order.begin(); }
   // Passes the turn to the next Consumer. Called when S has completed; between two items, when the last P V of the
   // finished item has completed and S of the next item is issued.
-  __device__ __forceinline__ void pass_order() const { order.pass(); }
+  __device__ __forceinline__ void pass_turn() const { order.pass_turn(); }
   // S once more, of the tile whose K is still held.
   __device__ __forceinline__ void qk_again(Scores& s, QTile& q, int m_tile_index) const {
     tile::mma_abt_by_warp<T>(s, q, m_tile_index * m_tile_rows, smem.k[k.stage]);

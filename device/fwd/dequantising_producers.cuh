@@ -52,7 +52,7 @@ struct StoredLoader {
 
   __device__ void run() {
     while (true) {
-      const WorkItem item = take_copy<Kernel>(smem, items);
+      const WorkItem item = take_item_copy<Kernel>(smem, items);
       if (item.is_end()) return;
       KvSource<V, KvSide::k> keys(params, item);
       KvSource<V, KvSide::v> values(params, item);
@@ -97,7 +97,7 @@ struct StoredLoaderOf {
   __device__ void run() {
     if (Side == KvSide::v) stored.advance();
     while (true) {
-      const WorkItem item = take_copy<Kernel>(smem, items);
+      const WorkItem item = take_item_copy<Kernel>(smem, items);
       if (item.is_end()) return;
       KvSource<V, Side> source(params, item);
       const int fetch_tile = Side == KvSide::k && defers_fetch<V>(params, item) ? fetch_at(item) : -1;

@@ -10,8 +10,8 @@
 //           which complete the barrier. Where the rows lie, in a tensor or in pages that a block table names, only
 //           kv_source.cuh knows. A Consumer waits for K, issues S = Q K^T and behind it O += P V of the tile before. It
 //           waits for S, modifies it (score_mod.cuh), masks it, and makes weights of it (device/attn/softmax.cuh),
-//           which may move the row max and so rescale O. It gives K back, waits for P V of the tile before, gives that
-//           V back, and rounds the weights to P. In the next iteration it waits for V and issues P V behind the next S.
+//           which may move the row max and so rescale O. It releases K, waits for P V of the tile before, releases that
+//           V, and rounds the weights to P. In the next iteration it waits for V and issues P V behind the next S.
 // Roles     Dispatcher     warp 0; fetches items, publishes them, loads Q.
 //           Loader         warps 1 and 2, one thread each, or the whole warp if K and V are paged; load K, or V
 //                          (kv_source.cuh)
@@ -171,10 +171,10 @@ struct Forward {
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     // A launch that overlaps with another one waits at its end instead (Launches). Fixed lengths: the Dispatcher finds
     // its first item without reading memory, and waits then.
-    const bool waits_now = V.ragged ? !params.overlaps_another : warp > 0;
-    if (waits_now) ptx::wait_for_earlier_kernels();
+    const bool waits_first = V.ragged ? !params.overlaps_another : warp > 0;
+    if (waits_first) ptx::wait_for_earlier_kernels();
     if (warp < 4) {
-      if constexpr (Registers::move) ptx::setmaxnreg_dec<Registers::of_producer>();
+      if constexpr (Registers::uses_setmaxnreg) ptx::setmaxnreg_dec<Registers::of_producer>();
       if (warp == 0) Dispatcher<Forward>{params, smem}.run();
       if constexpr (fp8_mma) {
         if (is_loader_thread<V>(1)) Fp8Loader<Forward>{params, smem}.run();
@@ -195,7 +195,7 @@ struct Forward {
       if constexpr (Registers::dequantising_warpgroup) ptx::setmaxnreg_dec<Registers::of_dequantiser>();
       if constexpr (Registers::dequantising_warpgroup) Dequantiser<Forward>{params, smem, warp - 4}.run();
     } else {
-      if constexpr (Registers::move) ptx::setmaxnreg_inc<Registers::of_consumer>();
+      if constexpr (Registers::uses_setmaxnreg) ptx::setmaxnreg_inc<Registers::of_consumer>();
       const int number = warp / 4 - producer_groups, half = fwd_consumers_per_m_tile(V) > 1 ? number : 0;
       Consumer<Forward>{params, smem, number - half, half}.run();
     }

@@ -7,7 +7,7 @@
 //
 // Why stored_ring cannot hang. The Fp8Loader loads K of a tile before its V, which a Consumer needs an iteration later.
 // When it waits for room for V of tile t, K of t is already on its way. So the Consumers can reach P V of t - 1, they
-// give back the stages of V before, and then the Transposers give back theirs of stored_ring.
+// release the stages of V before, and then the Transposers release theirs of stored_ring.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
@@ -37,7 +37,7 @@ struct Fp8Loader {
 
   __device__ void run() {
     while (true) {
-      const WorkItem item = take_copy<Kernel>(smem, items);
+      const WorkItem item = take_item_copy<Kernel>(smem, items);
       if (item.is_end()) break;
       load(item);
     }
@@ -123,12 +123,12 @@ struct Transposer {
     for (int block = 0; block < ahead; ++block) load(block);
 #pragma unroll
     for (int block = 0; block < blocks; ++block) {
-      const auto& now = x[block % ahead];
+      const auto& loaded = x[block % ahead];
       ptx::u32 y[4];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        y[2 * half] = __byte_perm(now[2 * half], now[2 * half + 1], pick);
-        y[2 * half + 1] = __byte_perm(now[2 * half], now[2 * half + 1], ptx::opaque(pick) ^ 0x1111);
+        y[2 * half] = __byte_perm(loaded[2 * half], loaded[2 * half + 1], pick);
+        y[2 * half + 1] = __byte_perm(loaded[2 * half], loaded[2 * half + 1], ptx::opaque(pick) ^ 0x1111);
       }
       const int key = block / of_keys * 64, col = block % of_keys * 16;
       const int atom = key / to.atom_columns * to.atom_bytes, offset = key % to.atom_columns;

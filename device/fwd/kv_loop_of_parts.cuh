@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the main loop of batch-invariant Consumers whose items have several parts, each of which is a softmax of
 // its own. device/fwd/batch_invariant.cuh says why. Between two parts products do not overlap: the other Consumers' do.
-// K and V are taken and given back in order, one stage at a time, and nothing is held meanwhile.
+// K and V are waited for and released in order, one stage at a time, and nothing is held meanwhile.
 #pragma once
 #include "contract/split.h"
 #include "contract/tile_sequence.h"

@@ -183,9 +183,9 @@ struct Dispatcher {
   }
 };
 
-// The next item, given back at once: the threads of a loader, which keep the copy.
+// The next item, released at once: the threads of a loader, which keep the copy.
 template <class Kernel>
-__device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typename Kernel::ItemStage& items) {
+__device__ __forceinline__ WorkItem take_item_copy(typename Kernel::Smem& smem, typename Kernel::ItemStage& items) {
   items.wait(smem.item_ring);
   const WorkItem item = smem.items[items.stage];
   if constexpr (Kernel::variant.kv.layout != KvLayout::contiguous) __syncwarp();  // every lane has its copy
@@ -194,7 +194,7 @@ __device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typen
   return item;
 }
 
-// How many kv tiles the next item has, which is given back at once: the warps that transpose or dequantise, which need
+// How many kv tiles the next item has, which is released at once: the warps that transpose or dequantise, which need
 // no more of it. 0: no item is left.
 template <class Kernel>
 __device__ __forceinline__ int take_tile_count(typename Kernel::Smem& smem, typename Kernel::ItemStage& items) {
@@ -222,7 +222,7 @@ struct Loader {
   template <class Tile>
   __device__ void run(Tile (&stages)[V.tiles.stages], typename Kernel::KvRing& ring) {
     while (true) {
-      const WorkItem item = take_copy<Kernel>(smem, items);
+      const WorkItem item = take_item_copy<Kernel>(smem, items);
       if (item.is_end()) break;
       KvSource<V, Side> source(params, item);
       const int fetch_tile = fetch_next && defers_fetch<V>(params, item) ? fetch_at(item) : -1;

@@ -74,9 +74,9 @@ struct MTile {
   // Where one role fills both rings, in the order K0 V0 K1 V1 ..., that K comes only after V of all of these. With two
   // stages:
   //   it skips K0         V0 takes the free stage, and K1 comes
-  //   it skips K0 and K1  V0 takes the free stage, V1 has none until the held V is given back, and K2 comes after V1
+  //   it skips K0 and K1  V0 takes the free stage, V1 has none until the held V is released, and K2 comes after V1
   // Where K and V have Loaders of their own, that K takes the stage of a K of an earlier item, and no M tile needs a V
-  // of this item to give it back. With FP8 MMAs one role loads both in that order, but V of as many more tiles as
+  // of this item to release it. With FP8 MMAs one role loads both in that order, but V of as many more tiles as
   // stored_ring has stages can wait there.
   __device__ int first_tile() const {
     if constexpr (V.pack_gqa) return item.kv.first();  // there is no other M tile
