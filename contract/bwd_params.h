@@ -5,7 +5,7 @@
 //   grad_q     the pieces -> rows of grad_q; grad_sink; rows of no sequence
 #pragma once
 #include "contract/order.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 
 namespace froghopper {

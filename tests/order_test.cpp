@@ -385,11 +385,11 @@ TEST(MaskRule, KvTilesOfAQTileAreThoseWhoseQTilesHoldIt) {
 TEST(RowsByFours, LieForOneLoadToBringAThreadsFour) {
   for (int sixteen = 0; sixteen < 64; sixteen += 16)
     for (int thread = 0; thread < 4; ++thread) {
-      const int first = sixteen + 2 * thread, place = sixteen + 4 * thread;
-      EXPECT_EQ(index_of_row(true, first), place);
-      EXPECT_EQ(index_of_row(true, first + 1), place + 1);
-      EXPECT_EQ(index_of_row(true, first + 8), place + 2);
-      EXPECT_EQ(index_of_row(true, first + 9), place + 3);
+      const int first = sixteen + 2 * thread, index = sixteen + 4 * thread;
+      EXPECT_EQ(index_of_row(true, first), index);
+      EXPECT_EQ(index_of_row(true, first + 1), index + 1);
+      EXPECT_EQ(index_of_row(true, first + 8), index + 2);
+      EXPECT_EQ(index_of_row(true, first + 9), index + 3);
     }
   for (int row = 0; row < 128; ++row) EXPECT_EQ(index_of_row(false, row), row);
 }

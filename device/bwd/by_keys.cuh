@@ -47,7 +47,7 @@
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "device/bwd/columns.cuh"
 #include "device/bwd/consumers_by_keys.cuh"

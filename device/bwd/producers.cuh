@@ -4,7 +4,7 @@
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "device/attn/alibi.cuh"
 #include "device/attn/tickets.cuh"
 #include "device/attn/tma_rows.cuh"
@@ -133,7 +133,7 @@ template <class Kernel, class Load, class Fetch>
 __device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, Load load, Fetch fetch) {
   typename Kernel::ItemStage at;
   while (true) {
-    at.wait_in_producer_warp(smem.item_ring);
+    at.wait_full_in_producer_warp(smem.item_ring);
     const WorkItem item = smem.items[at.stage];
     at.arrive_empty(smem.item_ring);
     at.advance();

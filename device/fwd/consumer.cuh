@@ -52,8 +52,8 @@ struct Consumer {
   static constexpr FwdVariant V = Kernel::variant;
   static constexpr bool fp8_mma = Kernel::fp8_mma, reads_8_bit = Kernel::reads_8_bit,
                         immediate_pv = Kernel::immediate_pv, token_scales = V.kv.token_scales;
-  // P V is issued once S is ready, so that the next Consumer's S has the tensor core first.
-  static constexpr bool pv_later = fp8_mma && V.dims.qk > 128;
+  // P V of the tile before is issued once S is ready, so that the next Consumer's S has the tensor core first.
+  static constexpr bool pv_after_s = fp8_mma && V.dims.qk > 128;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
   using Weights = typename Kernel::Weights;
@@ -79,7 +79,14 @@ struct Consumer {
   ScalesIfBlocks scales;      // of the tile whose S is next
   Epilogue<Kernel> epilogue = {params, smem};
 
-  // Of item i with the kv tiles 0, 1, ... last, in the order of issue (between two | products overlap):
+  // When P V of tile t - 1 is issued:
+  //   variants                                      in an iteration
+  //   FP8 MMAs of three Consumers (immediate_pv)    of t - 1, right after its own softmax: immediate_pv.cuh
+  //   other FP8 MMAs, head dims above 128           of t, once S of t has completed (pv_after_s)
+  //   of these, some (pv_within_softmax)            of t if that is an interior tile, between two halves of its
+  //                                                 exponentials: pv_within_softmax.cuh
+  //   all others                                    of t, behind S of t, which is still in flight
+  // The last are, for item i with the kv tiles 0, 1, ... last, in the order of issue (between two | products overlap):
   //   S(i, 0) | softmax | S(i, 1) P V(i, 0) | softmax | ... | S(i, last) P V(i, last - 1) | softmax |
   //   P V(i, last) S(i + 1, 0) | epilogue of i, softmax of (i + 1, 0) | ...
   // So there is one S for every tile, and one more after the last item. That one multiplies whatever lies in the
@@ -179,11 +186,11 @@ struct Consumer {
                                                Weights& p, Output& o) {
     if constexpr (immediate_pv) return kv_iteration_immediate_pv<Boundary>(item, kv_tile, softmax, s, p, o);
     mma.qk(s, q.tile(), m_tile_index, [&] { set_scales(softmax); });  // S of this tile
-    if (!pv_later) mma.pv(o, p);                                      // O += P V of the tile before
+    if (!pv_after_s) mma.pv(o, p);                                    // O += P V of the tile before
     scales.read(params, item.kv.next(kv_tile));
-    ptx::wgmma_wait<pv_later ? 0 : 1>();  // S is ready, P V is not
+    ptx::wgmma_wait<pv_after_s ? 0 : 1>();  // S is ready, P V is not
     mma.pass_turn();
-    if (pv_later && (Boundary || !pv_within_softmax(V))) mma.pv(o, p);
+    if (pv_after_s && (Boundary || !pv_within_softmax(V))) mma.pv(o, p);
     modify_scores(item, kv_tile, softmax, s);
     attn::RowPair rescale;
     bool grew = true;
@@ -274,7 +281,7 @@ struct Consumer {
 
   __device__ MTile<V> m_tile_of(const WorkItem& item) const { return {params, item, m_tile_index}; }
   __device__ int next_m_tile_index() const {  // of its M tile in the next item
-    return swaps_m_tiles(V) ? Kernel::consumer_groups - 1 - m_tile_index : m_tile_index;
+    return swaps_m_tiles(V) ? Kernel::consumer_warpgroups - 1 - m_tile_index : m_tile_index;
   }
   // The Consumer's number; of two that share an M tile, that of the first.
   __device__ int consumer() const {

@@ -45,7 +45,7 @@ struct Epilogue {
     const auto top = softmax.finish_top(sinks.top, o_scale), bottom = softmax.finish_bottom(sinks.bottom, o_scale);
     if constexpr (through_own_smem) {
       // By the Consumer, not by the M tile: Consumers swap M tiles, and each waits only for its own stores.
-      const int consumer = threadIdx.x / warpgroup - Kernel::producer_groups;
+      const int consumer = threadIdx.x / warpgroup - Kernel::producer_warpgroups;
       epilogue.run_through(smem.o, consumer * m_tile_rows, top, bottom, o);
     } else if constexpr (through_q) {
       ptx::warpgroup_sync(threadIdx.x / warpgroup);  // all warps of it have had their last S

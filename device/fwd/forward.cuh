@@ -20,7 +20,8 @@
 //           Consumer       the last warpgroups, one for each M tile; WGMMA, softmax, store.
 //                          Where dim_v is above 256, two Consumers share an M tile: each computes S, and a half of O.
 //           Variants with FP8 MMAs have an Fp8Loader and Transposers instead: device/fwd/fp8_producers.cuh. Variants
-//           that dequantise K and V have StoredLoaders and Dequantisers: device/fwd/dequantising_producers.cuh.
+//           that dequantise K and V have StoredLoaders and Dequantisers: device/fwd/dequantising_producers.cuh. Stored
+//           tiles, in stored_ring, are 8-bit tiles as they are in memory, before they are transposed or dequantised.
 //           Registers of a thread with 1/2/3/4 Consumers: 40/40/32/32 in warpgroup 0, 232/232/160/112 in a Consumer,
 //           where 16-bit K and V are read, without PackGQA and page rows. The others: registers_of.cuh.
 // Order     The kv tiles are visited in descending key order: the boundary tiles of a mask's upper bound (exact online
@@ -58,18 +59,29 @@
 //                           dequantised: one per warp that does it
 //           stored_ring     1, and its bytes; page rows: 33         one per Transposer or Dequantiser warp
 //           mma_order       FP8 MMAs only: one arrival per warp of the Consumer before (mma_order.cuh)
-//           fetch_next       the loader of K arrives once per long item (order.deferred_tiles), when few of its tiles
+//           fetch_next      the loader of K arrives once per long item (order.deferred_tiles), when few of its tiles
 //                           are left. The Dispatcher waits for that before it fetches the next ticket, so that a CTA
 //                           does not hold an item that another could begin. Both decide by the same published item,
 //                           and the loader cannot arrive again before another one is published: one parity bit is
 //                           enough.
-//           barriers.cuh has the counts. In iterations with a guard K is held until the guard has passed, because a
-//           warp whose weights left fp32's range computes S again. In 16-bit variants Consumers wait for each other in
-//           the main loop only through the rings: one may be ahead of another by as many tiles as a ring has stages.
+//           barriers.cuh has the counts. The functions that
+//             item_ring       fill: Dispatcher::publish; wait and release: take_item_copy, take_tile_count
+//                             (producers.cuh), Dequantiser::run_with_token_scales; Consumer::take_item, release_item
+//             q_ring          fill: Dispatcher::load_q; wait: ConsumerQ::wait; release: ConsumerQ::release, release_o
+//             k_ring, v_ring  fill: announce_loads (kv_source.cuh), Transposer::run, Dequantiser::hand_over; wait:
+//                             ConsumerMma::qk, wait_v; release: ConsumerMma::release_k, release_v; both: skip
+//                             (mma_order.cuh)
+//             stored_ring     fill: announce_loads; wait and release: Transposer::run, Dequantiser::dequantise_tile
+//             mma_order       arrive: MmaOrder::pass_turn; wait: MmaOrder::wait_turn
+//             fetch_next      arrive: run() or load() of the loader of K; wait: Dispatcher::load_q_and_fetch
+//           In iterations with a guard K is held until the guard has passed, because a warp whose weights left fp32's
+//           range computes S again. In 16-bit variants Consumers wait for each other in the main loop only through the
+//           rings: one may be ahead of another by as many tiles as a ring has stages.
 //           Why stored_ring cannot hang: fp8_producers.cuh, dequantising_producers.cuh.
 //           Named barriers: the number of its warpgroup, of a Consumer whose O leaves through Q's stage (epilogue.cuh);
-//           1 + number, of one whose Q becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M tile
-//           (final_epilogue.cuh). Where a variant has two of these, the same threads are at both, in the same order.
+//           1 + m_tile_index, of one whose Q becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M
+//           tile (final_epilogue.cuh). Where a variant has two of these, the same threads are at both, in the same
+//           order.
 // Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | fetch_next | mma_order. Variants that read 8-bit K
 //           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring | stored_scales[fwd_stored_stages] in
 //           front of that, and factors[stages] and row_scales where rows of K and V have scales (token_scales.cuh);
@@ -120,15 +132,15 @@ struct Forward {
   using Weights = Pick<fp8_mma, tile::OperandA8<V.tiles.kv>, tile::OperandA<V.tiles.kv>>;  // P rounded
   using Output = tile::Accum<fwd_columns(V)>;  // O, unnormalised until the epilogue
 
-  static constexpr int consumer_groups = fwd_consumers(V), threads = fwd_threads(V),
-                       producer_groups = fwd_producer_groups(V);
+  static constexpr int consumer_warpgroups = fwd_consumers(V), threads = fwd_threads(V),
+                       producer_warpgroups = fwd_producer_warpgroups(V);
   using Registers = RegistersOf<V>;
   // Warps that fill the stages of V: they transpose or dequantise. A Loader of V counts as one.
   static constexpr int v_producer_warps = !reads_8_bit ? 1 : Registers::dequantising_warpgroup ? 4 : 2;
   static constexpr int stored_loaders =
       V.kv.layout != KvLayout::contiguous && Registers::dequantising_warpgroup ? 2 : 1;
   // 16-bit products overlap better without an order.
-  using MmaOrderIfAny = Pick<fp8_mma, MmaOrder<consumer_groups>, NoMmaOrder>;
+  using MmaOrderIfAny = Pick<fp8_mma, MmaOrder<consumer_warpgroups>, NoMmaOrder>;
   static constexpr bool immediate_pv = fwd_immediate_pv(V);
 
   static constexpr int q_stages = fwd_q_stages(V);
@@ -141,13 +153,13 @@ struct Forward {
   using StoredStage = tile::Cursor<fwd_stored_stages(V)>;
   using StoredTiles = fwd::StoredTiles<V>;
   using StoredTile = decltype(StoredTiles::v);  // V as in memory
-  struct Nothing {};
+  struct Empty {};
   static constexpr OStore o_store = fwd_o_store(V);
   struct OwnSmem {
     tile::SharedTile<V.tiles.q, o_own_columns> o;
   };
   using SmemOfStored = Pick<V.kv.token_scales, TokenScalesSmem<V>, StoredSmem<V>>;
-  struct Smem : Pick<reads_8_bit, SmemOfStored, Pick<o_store == OStore::through_own_smem, OwnSmem, Nothing>> {
+  struct Smem : Pick<reads_8_bit, SmemOfStored, Pick<o_store == OStore::through_own_smem, OwnSmem, Empty>> {
     QTile q[q_stages];
     KTile k[V.tiles.stages];
     VTile v[V.tiles.stages];
@@ -156,7 +168,7 @@ struct Forward {
     QRing q_ring;
     KvRing k_ring, v_ring;
     ptx::u64 fetch_next;
-    ptx::u64 mma_order[consumer_groups];
+    ptx::u64 mma_order[consumer_warpgroups];
   };
   static constexpr int smem_bytes = fwd_smem_bytes(V);
   static_assert(sizeof(Smem) == smem_bytes);
@@ -191,12 +203,12 @@ struct Forward {
         PaddingFiller{params, params.order.pairs / heads_of_items<V>(params),
                       size_of(reads_8_bit ? params.eight_bit.dtype_o : V.dtype)}
             .run();
-    } else if (warp < 4 * producer_groups) {
+    } else if (warp < 4 * producer_warpgroups) {
       if constexpr (Registers::dequantising_warpgroup) ptx::setmaxnreg_dec<Registers::of_dequantiser>();
       if constexpr (Registers::dequantising_warpgroup) Dequantiser<Forward>{params, smem, warp - 4}.run();
     } else {
       if constexpr (Registers::uses_setmaxnreg) ptx::setmaxnreg_inc<Registers::of_consumer>();
-      const int number = warp / 4 - producer_groups, half = fwd_consumers_per_m_tile(V) > 1 ? number : 0;
+      const int number = warp / 4 - producer_warpgroups, half = fwd_consumers_per_m_tile(V) > 1 ? number : 0;
       Consumer<Forward>{params, smem, number - half, half}.run();
     }
   }

@@ -54,11 +54,11 @@ struct Fp8Loader {
       k.wait_room(smem.k_ring);
       if (is_leading_thread<V>()) smem.scales[k.stage] = scales.of_tile();
       scales.read(params, item, item.kv.next_or_last(kv_tile));
-      ptx::u64* k_full = expect_stage<V>(k, smem.k_ring, Kernel::KTile::bytes);
+      ptx::u64* k_full = announce_loads<V>(k, smem.k_ring, Kernel::KTile::bytes);
       keys.load(smem.k[k.stage], k_full, kv_tile);
       k.advance();
       stored.wait_room(smem.stored_ring);
-      ptx::u64* v_full = expect_stage<V>(stored, smem.stored_ring, Kernel::StoredTile::bytes);
+      ptx::u64* v_full = announce_loads<V>(stored, smem.stored_ring, Kernel::StoredTile::bytes);
       values.load(smem.stored[stored.stage], v_full, kv_tile);
       stored.advance();
     }
@@ -74,7 +74,7 @@ struct Transposer {
   static constexpr int warps = Kernel::v_producer_warps, keys = V.tiles.kv / warps;  // of one warp
   // Blocks of 32 keys and 16 columns, and how many are on their way at once. Loads wait behind what wgmma reads, for
   // hundreds of cycles, so the next one is asked for as soon as one is stored.
-  static constexpr int of_keys = V.dims.v / 16, blocks = keys / 32 * of_keys;
+  static constexpr int column_blocks = V.dims.v / 16, blocks = keys / 32 * column_blocks;
   static constexpr int most = Kernel::Registers::transposed_ahead, ahead = blocks < most ? blocks : most;
 
   const FwdParams& params;
@@ -115,7 +115,7 @@ struct Transposer {
     // Addresses are computed where they are used: where registers are few, they would be spilled.
     ptx::u32 x[ahead][4];
     const auto load = [&](int block) {
-      const int key = block / of_keys * 64, col = block % of_keys * 16;
+      const int key = block / column_blocks * 64, col = block % column_blocks * 16;
       const int atom = col / from.atom_columns * from.atom_bytes, offset = col % from.atom_columns;
       ptx::ldmatrix_x4_trans(x[block % ahead], (ptx::opaque(from_row) ^ offset) + (atom + key * from.atom_row_bytes));
     };
@@ -130,7 +130,7 @@ struct Transposer {
         y[2 * half] = __byte_perm(loaded[2 * half], loaded[2 * half + 1], pick);
         y[2 * half + 1] = __byte_perm(loaded[2 * half], loaded[2 * half + 1], ptx::opaque(pick) ^ 0x1111);
       }
-      const int key = block / of_keys * 64, col = block % of_keys * 16;
+      const int key = block / column_blocks * 64, col = block % column_blocks * 16;
       const int atom = key / to.atom_columns * to.atom_bytes, offset = key % to.atom_columns;
       ptx::stmatrix_x4((ptx::opaque(to_row) ^ offset) + (atom + col * to.atom_row_bytes), y);
       if (block + ahead < blocks) load(block + ahead);

@@ -229,7 +229,7 @@ struct Loader {
       for (const int kv_tile : item.kv.in_order()) {
         if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(fetch_next);
         at.wait_room(ring);
-        ptx::u64* full = expect_stage<V>(at, ring, Tile::bytes);
+        ptx::u64* full = announce_loads<V>(at, ring, Tile::bytes);
         source.load(stages[at.stage], full, kv_tile);
         at.advance();
       }

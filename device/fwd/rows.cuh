@@ -60,8 +60,8 @@ struct MTile {
   __device__ Row at(int row_in_m_tile) const {
     if constexpr (V.pack_gqa) {
       const PackGqaParams& pack = params.pack_gqa;
-      const int head_of_group = row_in_m_tile / pack.rows, row = first_row() + row_in_m_tile % pack.rows;
-      return {item.head * pack.heads + head_of_group, row, head_of_group < pack.heads && row < seq_q()};
+      const int head_in_tile = row_in_m_tile / pack.rows, row = first_row() + row_in_m_tile % pack.rows;
+      return {item.head * pack.heads + head_in_tile, row, head_in_tile < pack.heads && row < seq_q()};
     }
     return {item.head, first_row() + row_in_m_tile, first_row() + row_in_m_tile < seq_q()};
   }

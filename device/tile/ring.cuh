@@ -64,9 +64,9 @@ struct Cursor {
     return expect_bytes(r, bytes);
   }
 
-  // How threads of producer roles wait, which may sleep (Sleeps): at any barrier, or here for what others have put into
-  // a ring that these threads read, as loaders wait for an item. Consumers wait by wait().
-  __device__ void wait_in_producer_warp(Ring<Stages>& r) { wait_in_producer_warp(&r.full[stage], phase); }
+  // How threads of producer roles wait, which may sleep (Sleeps): at any barrier, or for what others have put into a
+  // ring that these threads read, as loaders wait for an item. Consumers wait by wait().
+  __device__ void wait_full_in_producer_warp(Ring<Stages>& r) { wait_in_producer_warp(&r.full[stage], phase); }
   static __device__ void wait_in_producer_warp(ptx::u64* bar, ptx::u32 phase) {
     if constexpr (Sleeps)
       ptx::mbarrier_wait_asleep(bar, phase);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: structs that are parts of the parameters of several kernels. (Parts of split-KV: contract/split.h.)
+// contract: structs that the parameters of several kernels share.
 #pragma once
 #include "contract/order.h"
 #include "contract/types.h"
@@ -67,7 +67,7 @@ constexpr int map_rows = 1 << 30;
 struct RaggedParams {
   const int* cu_q;  // [batch + 1]; null: not packed
   const int* cu_kv;
-  const int* used_q;  // [batch]; null: all rows count
+  const int* used_q;  // [batch]; null: all rows are valid
   const int* used_kv;
   int total_q;  // rows of the packed q; those after the last sequence attend to nothing
   MapGranules q, k, v, o;
