@@ -12,9 +12,9 @@
 //
 // Split evenly. Where lengths are on the device, a fixed number of keys in a part is a guess. So the kv tiles of all q
 // tiles are numbered, and every CTA has equally many of them, as in Stream-K (Osama et al. 2023). Heads (with
-// PackGQA, the heads of a tile together) are divided into C classes (EvenParams::classes): class k has the heads k, k +
-// C, ... and the CTAs k, k + C, .... Each class has its own numbering of kv tiles, by sequence, head, q tile and,
-// within a q tile, in descending key order; the j-th CTA of a class has the kv tiles [j n, (j + 1) n), where n is
+// PackGQA, the heads of a tile together) are divided into C classes (EvenParams::classes): class k has the heads
+// k, k + C, ... and the CTAs k, k + C, .... Each class has its own numbering of kv tiles, by sequence, head, q tile
+// and, within a q tile, in descending key order; the j-th CTA of a class has the kv tiles [j n, (j + 1) n), where n is
 // tiles_of_cta(). So CTAs that run at the same time read the same rows of K and V, whose heads lie together in memory,
 // and the CTA of a class that comes after CTA c is c + C.
 // A CTA then has the end of one q tile, or a piece of it; whole q tiles; and the beginning of another. Whole q tiles

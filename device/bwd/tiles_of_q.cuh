@@ -15,7 +15,7 @@ struct WorkspaceQTile {
 
 // A tile in which no row lies is given to the sequence before it, or, where sequences are not packed, to the one in
 // whose batch it lies; it begins beyond the rows of that one: row >= rows. numbering: how the workspace numbers q
-// tiles. number: of the tile there.
+// tiles. number: that of this tile.
 __device__ inline WorkspaceQTile find_workspace_q_tile(const RaggedParams& ragged, const QTiles& numbering,
                                                        int sequences, int seq_q, int tile_q, bool is_ragged,
                                                        int number) {

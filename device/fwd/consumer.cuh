@@ -81,7 +81,7 @@ struct Consumer {
 
   // When P V of tile t - 1 is issued:
   //   variants                                      in an iteration
-  //   FP8 MMAs of three Consumers (immediate_pv)    of t - 1, right after its own softmax: immediate_pv.cuh
+  //   FP8 MMAs, three Consumers, dim_v above 64     of t - 1, right after its own softmax: immediate_pv.cuh
   //   other FP8 MMAs, head dims above 128           of t, once S of t has completed (pv_after_s)
   //   of these, some (pv_within_softmax)            of t if that is an interior tile, between two halves of its
   //                                                 exponentials: pv_within_softmax.cuh

@@ -64,7 +64,7 @@
 //                           does not hold an item that another could begin. Both decide by the same published item,
 //                           and the loader cannot arrive again before another one is published: one parity bit is
 //                           enough.
-//           barriers.cuh has the counts. The functions that
+//           barriers.cuh has the counts. The functions are
 //             item_ring       fill: Dispatcher::publish; wait and release: take_item_copy, take_tile_count
 //                             (producers.cuh), Dequantiser::run_with_token_scales; Consumer::take_item, release_item
 //             q_ring          fill: Dispatcher::load_q; wait: ConsumerQ::wait; release: ConsumerQ::release, release_o
@@ -183,8 +183,8 @@ struct Forward {
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     // A launch that overlaps with another one waits at its end instead (Launches). Fixed lengths: the Dispatcher finds
     // its first item without reading memory, and waits then.
-    const bool waits_first = V.ragged ? !params.overlaps_another : warp > 0;
-    if (waits_first) ptx::wait_for_earlier_kernels();
+    const bool waits_at_start = V.ragged ? !params.overlaps_another : warp > 0;
+    if (waits_at_start) ptx::wait_for_earlier_kernels();
     if (warp < 4) {
       if constexpr (Registers::uses_setmaxnreg) ptx::setmaxnreg_dec<Registers::of_producer>();
       if (warp == 0) Dispatcher<Forward>{params, smem}.run();

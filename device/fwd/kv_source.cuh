@@ -175,7 +175,7 @@ struct KvSource<V, Side, KvLayout::pages> {
 // issues copies would be the limit instead of memory. docs/experiments/0051-even-splits.md.
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvLayout::page_rows> {
-  static constexpr int rows_of_lane = (V.tiles.kv + 31) / 32;  // of 32 rows
+  static constexpr int rows_of_lane = (V.tiles.kv + 31) / 32;                                             // in a tile
   static constexpr int units = atoms(Side == KvSide::k ? V.dims.qk : V.dims.v, size_of(V.kv.dtype)) * 8;  // of a row
   static constexpr int together = units < 32 ? 32 / units : 1;                                            // rows
   static constexpr int copies = (units + 31) / 32;  // of a lane, of a row

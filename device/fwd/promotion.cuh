@@ -37,7 +37,7 @@ struct Promotion {
   using Output = tile::Accum<fwd_columns(V)>;
   static constexpr int octets = WorkspaceO<V>::octets, headers = WorkspaceO<V>::headers;
   static constexpr int tiles = fwd_promotion_tiles(V), slices = fwd_promotion_slices(V), step = tiles / slices;
-  static constexpr int octets_per_slice = octets / slices;  // how many octets
+  static constexpr int octets_per_slice = octets / slices;
   static_assert(tiles % slices == 0 && octets % slices == 0);
 
   const FwdParams& params;
