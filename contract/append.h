@@ -3,7 +3,7 @@
 // for them. Two variants are equal if and only if they compile to the same machine code.
 #pragma once
 #include "contract/fields.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 
 namespace froghopper {

@@ -2,7 +2,7 @@
 // contract: the agreement between planner, host and the kernel that finds the means of k and v.
 #pragma once
 #include "contract/fields.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 
 namespace froghopper {

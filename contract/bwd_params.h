@@ -5,7 +5,7 @@
 //   grad_q     the pieces -> rows of grad_q; grad_sink; rows of no sequence
 #pragma once
 #include "contract/order.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 
 namespace froghopper {
@@ -77,7 +77,7 @@ struct BwdParams {
   float scale;       // of grad_k; of grad_q it is the next kernel's
   float scale_log2;  // softmax scale x log2(e); with softcap: softcap x log2(e)
   float cap_scale;   // softcap only, as the forward's
-  int zero;          // 0 at run time, which the compiler cannot know: bwd::Consumer::here, device/bwd/consumer.cuh
+  int zero;  // 0 at run time, which the compiler cannot know: bwd::Consumer::opaque_tile, device/bwd/consumer.cuh
   RaggedParams ragged;
   MapGranules grad_o_granules;
   Order order;

@@ -3,7 +3,7 @@
 // (FwdVariant::dequantised).
 #pragma once
 #include "contract/fields.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 
 namespace froghopper {

@@ -2,7 +2,7 @@
 // contract: the run-time half of the agreement between host and forward kernel.
 #pragma once
 #include "contract/order.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/softcap.h"
 #include "contract/split.h"
 #include "contract/types.h"

@@ -63,8 +63,8 @@ constexpr bool fwd_dequantises_in_four_warps(FwdVariant v) {
   if (!fwd_dequantises_on_load(v)) return false;
   return v.pack_gqa ? fwd_ctas_per_sm(v) == 1 : fwd_consumers(v) <= 2 && v.dims.v <= 192;
 }
-constexpr int fwd_producer_groups(FwdVariant v) { return fwd_dequantises_in_four_warps(v) ? 2 : 1; }
-constexpr int fwd_threads(FwdVariant v) { return warpgroup * (fwd_producer_groups(v) + fwd_consumers(v)); }
+constexpr int fwd_producer_warpgroups(FwdVariant v) { return fwd_dequantises_in_four_warps(v) ? 2 : 1; }
+constexpr int fwd_threads(FwdVariant v) { return warpgroup * (fwd_producer_warpgroups(v) + fwd_consumers(v)); }
 // CTAs among which an SM's registers are divided: the bound of the kernel's registers. For products of 256 columns the
 // compiler wants more than half of an SM's registers, so one CTA may have all of them.
 constexpr int fwd_ctas_by_registers(FwdVariant v) {

@@ -13,10 +13,10 @@ namespace froghopper {
 template <class Int>
 constexpr Int no_bound = Int{1} << (sizeof(Int) * 8 - 2);
 
-// Iterations of an M tile of keys with one query head, in the order in which they come.
+// Iterations of an M tile of keys with one query head, with a mask and without one, in the order in which they come.
 template <class Int>
 struct Spans {
-  Int masked, clear, masked_last;
+  Int masked, unmasked, masked_last;
 };
 
 template <Mask Kind, class Int = int>
@@ -86,14 +86,14 @@ struct MaskRule {
     return {after, after + 1};
   }
 
-  // Tiles at or above this one are boundary tiles of the upper bound for one of the rows from `first` on. It is the
-  // tile in which row `first` ends, so every row has attended to a key once it is done.
-  constexpr Int lowest_boundary_above(Int first, Int tile_kv) const {
+  // This tile and those of higher keys are boundary tiles of the mask's upper bound for one of the rows from `first`
+  // on. It is the tile in which row `first` ends, so every row has attended to a key once it is done.
+  constexpr Int lowest_upper_boundary_tile(Int first, Int tile_kv) const {
     const Int last = end(first) - 1;
     return (last > 0 ? last : 0) / tile_kv;
   }
-  // Tiles below this one are boundary tiles of the lower bound for one of the rows up to `last`.
-  constexpr Int lowest_interior_below(Int last, Int tile_kv) const { return (begin(last) + tile_kv - 1) / tile_kv; }
+  // Tiles below this one are boundary tiles of the mask's lower bound for one of the rows up to `last`.
+  constexpr Int lowest_interior_tile(Int last, Int tile_kv) const { return (begin(last) + tile_kv - 1) / tile_kv; }
 };
 
 }  // namespace froghopper

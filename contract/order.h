@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // contract: the order in which persistent CTAs take work items. The items of a (sequence, head) pair are numbered by
 // their query rows: item n is q tile n of a query head; with split-KV into fixed parts it is part n % parts of q tile
-// n / parts; with PackGQA the head of the pair stands for the group of query heads that share a tile; in the backward
+// n / parts; with PackGQA the head of the pair stands for the query heads that share a tile; in the backward
 // pass the item is kv tile n of a key head. Below, "q tile" stands for any of these.
 //
 // Fixed lengths. Items are handed out by sections of (sequence, head) pairs whose K and V fit a share of L2; in a
 // section the pair runs fastest and, where a mask makes tiles unequal, the heaviest q tiles come first. The lightest q
 // tiles of every pair (`tail`) are held back and handed out last, over all pairs together, so that no section ends
-// with few heavy tiles. Instead, the pairs from in_sections on may make one long section, whose light tiles fill the
-// gaps.
+// with few heavy tiles. Instead, the pairs from in_sections on may make one long section, whose light tiles keep busy
+// the CTAs that would wait for the heavy ones.
 // Ragged. The sequences whose items are the heaviest come first (weight_class_of): those with most keys, or in the
 // backward pass with most query rows. In each of them the items come by the same sections of heads, the heaviest
 // q tiles first, without a tail. The last sequences of every weight class, where they are short, are handed out
@@ -31,8 +31,8 @@ struct Order {
 
 // A work item as the order knows it.
 struct ItemOfPair {
-  int pair;     // sequence x heads + head
-  int of_pair;  // its number among those of the pair: [0, Order::items_of_pair)
+  int pair;           // sequence x heads + head
+  int index_in_pair;  // among the items of the pair: [0, Order::items_of_pair)
 };
 
 // The item that is handed out as number `number` of [0, items), of a problem with fixed lengths. tiles_falling: those
@@ -53,7 +53,7 @@ constexpr ItemOfPair item_at(const Order& order, int number, bool tiles_falling)
 // The same where CTAs add to grad_q in order. Of the first pairs_light_first pairs the kv tile with the highest keys,
 // which is the lightest, comes first: a kv tile must follow the one before it, of its pair, by the time of an add and
 // the signal's latency, and under a causal mask a heavier one begins with rows that the lighter one does not attend to.
-// The pairs after them begin with the heaviest and end with the light ones, which fill the gaps.
+// The pairs after them begin with the heaviest and end with the light ones, which keep CTAs busy at the end.
 constexpr ItemOfPair item_in_dq_order(const Order& order, int number, int pairs_light_first) {
   return item_at(order, number, /*tiles_falling=*/number < pairs_light_first * order.items_of_pair);
 }
@@ -75,10 +75,10 @@ constexpr ItemOfPair item_in_sequence(int number, int items_of_head, int heads, 
 }
 
 // An item of ragged sequences that are handed out together. level: how many tiles its sequence has from the lightest
-// one up to the item's. of_level: its number among the items of its level, in which every sequence with that many tiles
-// or more has one for each head.
+// one up to the item's. index_in_level: among the items of its level, in which every sequence with that many tiles or
+// more has one for each head.
 struct Level {
-  int level, of_level;
+  int level, index_in_level;
 };
 
 // Of the item that is handed out as number `number` of [0, tiles of all x heads). most: tiles of the longest.

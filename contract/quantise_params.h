@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // contract: the run-time half of the agreement between host and the kernel that quantises.
 #pragma once
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 
 namespace froghopper {
 

@@ -11,16 +11,16 @@
 // follows from its own keys, so tiles with one part go straight to O and lse.
 //
 // Split evenly. Where lengths are on the device, a fixed number of keys in a part is a guess. So the kv tiles of all q
-// tiles are numbered, and every CTA has equally many of them, as in Stream-K (Osama et al. 2023). Heads (groups of
-// heads that a tile holds) are dealt into C classes (EvenParams::classes): class k has the heads k, k + C, ... and the
-// CTAs k, k + C, .... Each class has its own numbering of kv tiles, by sequence, head, q tile and, within a q tile, in
-// descending key order; the j-th CTA of a class has the kv tiles [j n, (j + 1) n), where n is tiles_of_cta(). So CTAs
-// that run at the same time read the same rows of K and V, whose heads lie together in memory, and the CTA of a class
-// that comes after CTA c is c + C.
+// tiles are numbered, and every CTA has equally many of them, as in Stream-K (Osama et al. 2023). Heads (with
+// PackGQA, the heads of a tile together) are divided into C classes (EvenParams::classes): class k has the heads
+// k, k + C, ... and the CTAs k, k + C, .... Each class has its own numbering of kv tiles, by sequence, head, q tile
+// and, within a q tile, in descending key order; the j-th CTA of a class has the kv tiles [j n, (j + 1) n), where n is
+// tiles_of_cta(). So CTAs that run at the same time read the same rows of K and V, whose heads lie together in memory,
+// and the CTA of a class that comes after CTA c is c + C.
 // A CTA then has the end of one q tile, or a piece of it; whole q tiles; and the beginning of another. Whole q tiles
-// go straight to O and lse. The others leave what they make of a row in the workspace, in two places of their CTA, so
-// that its size follows only from the number of CTAs. A record of each CTA tells `combine` which q tile goes on in
-// the next CTAs of the class.
+// go straight to O and lse. The others leave what they make of a row in one of two tiles that their CTA has in the
+// workspace, whose size so follows only from the number of CTAs. A record of each CTA (SharedQTile) tells `combine`
+// which q tile goes on in the next CTAs of the class.
 #pragma once
 #include "contract/mask.h"
 #include "contract/tile_sequence.h"
@@ -77,11 +77,11 @@ constexpr int tiles_of_cta(int tiles_of_class, int ctas_of_class) {
 }
 // The CTAs that go on with a q tile, after the one that begins it, where `left` of its kv tiles are left for them.
 constexpr int ctas_that_go_on(int left, int of_cta) { return (left - 1) / of_cta + 1; }
-// The place in the workspace where a CTA leaves a part: the second one is for the q tile that it begins.
-constexpr int place_of_part(int cta, bool begins) { return 2 * cta + begins; }
-// The place of part number `part` of the q tile that `cta` begins.
-constexpr int place_of_part_from(int cta, int part, int classes) {
-  return place_of_part(cta + part * classes, part == 0);
+// The tile of the workspace in which a CTA leaves a part: its second one is for the q tile that it begins.
+constexpr int workspace_tile_of_part(int cta, bool begins) { return 2 * cta + begins; }
+// The tile of part number `part` of the q tile that `cta` begins.
+constexpr int workspace_tile_of_part_from(int cta, int part, int classes) {
+  return workspace_tile_of_part(cta + part * classes, part == 0);
 }
 
 // How many kv tiles a part has, of a q tile that attends to `tiles`: as many as planned; or more where the sequence is

@@ -6,8 +6,8 @@
 //   contract/mask.h                      MaskRule::tiles() gives one range
 //   contract/split.h                     parts are ranges, cut at equal distances
 //   device/fwd/schedule.cuh              EvenSchedule cuts a range in two or three
-//   device/fwd/rows.cuh                  MTile: first_tile() and max_offset(); upper_boundary() and lower_boundary()
-//                                        separate boundary tiles from interior ones by one number
+//   device/fwd/rows.cuh                  MTile: first_tile() and max_offset(); lowest_upper_boundary_tile() and
+//                                        lowest_interior_tile() tell boundary tiles from interior ones by one number
 //   device/fwd/consumer.cuh              take_item() shuffles begin and end; without a mask only first_kv_iteration()
 //                                        masks, so only the tile visited first may go beyond the keys
 //   device/fwd/mma_order.cuh             skip() counts from begin to end

@@ -85,7 +85,7 @@ struct Work {
     std::vector<int> all;
     if (!ragged) {
       for (int number = 0; number < order.items; ++number)
-        all.push_back(turns(lengths.at(0), item_in_dq_order(order, number, pairs_falling).of_pair));
+        all.push_back(turns(lengths.at(0), item_in_dq_order(order, number, pairs_falling).index_in_pair));
       return all;
     }
     for (int weight_class = 0; weight_class < weight_classes; ++weight_class) {
@@ -95,7 +95,8 @@ struct Work {
       const int in_sections = order.in_sections / heads;
       for (int length : std::span(its).first(in_sections))
         for (int number = 0; number < tiles_of(length) * heads; ++number)
-          all.push_back(turns_of(length, item_in_sequence(number, tiles_of(length), heads, order.section).of_pair));
+          all.push_back(
+              turns_of(length, item_in_sequence(number, tiles_of(length), heads, order.section).index_in_pair));
       add_together(std::span(its).subspan(in_sections), all);
     }
     return all;
@@ -133,7 +134,7 @@ double span_in_order(const Work& work, int length, double news) {
     const ItemOfPair item = item_in_dq_order(work.order, number, work.pairs_falling);
     std::ranges::pop_heap(free_at, std::greater());
     double now = free_at.back();
-    const int turns = work.turns(length, item.of_pair) - 1;
+    const int turns = work.turns(length, item.index_in_pair) - 1;
     double* const end = &added[size_t(item.pair + 1) * q_tiles * work.heads_inside];
     for (int turn = 0; turn <= turns; ++turn) {
       if (turn > 0) {

@@ -262,9 +262,9 @@ TEST(Split, EvenlyGivesEveryTileOnce) {
         }
     }
   for (const int beside : {1, 8}) {
-    EXPECT_EQ(place_of_part_from(16, 0, beside), place_of_part(16, true));
+    EXPECT_EQ(workspace_tile_of_part_from(16, 0, beside), workspace_tile_of_part(16, true));
     for (const int part : {1, 2, 3})
-      EXPECT_EQ(place_of_part_from(16, part, beside), place_of_part(16 + part * beside, false));
+      EXPECT_EQ(workspace_tile_of_part_from(16, part, beside), workspace_tile_of_part(16 + part * beside, false));
   }
 }
 

@@ -40,10 +40,9 @@ TEST(Order, FixedLengthsVisitEveryItemOnce) {
       const Order order = {pairs * items_of_pair, pairs, items_of_pair, section, in_sections, tail, 0};
       std::vector<int> visits(order.items);
       for (int number = 0; number < order.items; ++number) {
-        const ItemOfPair item = item_at(order, number, tiles_falling);
-        ASSERT_TRUE(item.pair >= 0 && item.pair < pairs && item.of_pair >= 0 && item.of_pair < items_of_pair)
-            << number;
-        ++visits[item.pair * items_of_pair + item.of_pair];
+        const auto [pair, index] = item_at(order, number, tiles_falling);
+        ASSERT_TRUE(pair >= 0 && pair < pairs && index >= 0 && index < items_of_pair) << number;
+        ++visits[pair * items_of_pair + index];
       }
       EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), order.items)
           << pairs << " pairs, " << items_of_pair << " items each, section " << section << ", tail " << tail << ", "
@@ -64,7 +63,7 @@ TEST(Order, TilesOfAPairComeInOrderFromTheLightestOrTheHeaviest) {
         const ItemOfPair item = item_in_dq_order(order, number, pairs_light_first);
         ASSERT_TRUE(item.pair >= 0 && item.pair < pairs) << number;
         const int its = taken[item.pair]++;
-        in_order = in_order && item.of_pair == (item.pair < pairs_light_first ? items_of_pair - 1 - its : its);
+        in_order = in_order && item.index_in_pair == (item.pair < pairs_light_first ? items_of_pair - 1 - its : its);
       }
       EXPECT_EQ(in_order, items_of_pair == 1 || dq_order_fits(order, pairs_light_first))
           << pairs << " pairs, " << items_of_pair << " tiles, section " << section << ", " << in_sections
@@ -82,11 +81,11 @@ TEST(Order, HeavyItemsComeFirstAndTheTailLast) {
     ItemOfPair before = item_at(order, 0, true);
     for (int number = 1; number < order.items; ++number) {
       const ItemOfPair item = item_at(order, number, true);
-      EXPECT_EQ(item.of_pair < tail, number >= first_of_tail) << number;
+      EXPECT_EQ(item.index_in_pair < tail, number >= first_of_tail) << number;
       const auto section_of = [&](int pair) { return std::min(pair, in_sections) / section; };
       const bool together =
           number >= first_of_tail + 1 || (number < first_of_tail && section_of(item.pair) == section_of(before.pair));
-      if (together) { EXPECT_LE(item.of_pair, before.of_pair) << number; }
+      if (together) { EXPECT_LE(item.index_in_pair, before.index_in_pair) << number; }
       before = item;
     }
   }
@@ -96,9 +95,9 @@ TEST(Order, RaggedSequencesVisitEveryItemOnce) {
   for (const auto& [heads, items_of_pair, section, tail, in_sections] : shapes()) {
     std::vector<int> visits(heads * items_of_pair);
     for (int number = 0; number < heads * items_of_pair; ++number) {
-      const ItemOfPair item = item_in_sequence(number, items_of_pair, heads, section);
-      ASSERT_TRUE(item.pair >= 0 && item.pair < heads && item.of_pair >= 0 && item.of_pair < items_of_pair) << number;
-      ++visits[item.pair * items_of_pair + item.of_pair];
+      const auto [head, index] = item_in_sequence(number, items_of_pair, heads, section);
+      ASSERT_TRUE(head >= 0 && head < heads && index >= 0 && index < items_of_pair) << number;
+      ++visits[head * items_of_pair + index];
     }
     EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), heads * items_of_pair)
         << heads << " heads, " << items_of_pair << " items each, section " << section;
@@ -132,16 +131,16 @@ TEST(Order, SequencesTogetherVisitEveryItemOnceTheHeaviestFirst) {
         return all;
       };
       const int most = std::ranges::max(tiles);
-      std::vector<int> of_level(most + 1);
+      std::vector<int> items_of_level(most + 1);
       int last_level = most;
       for (int number = 0; number < above(0) * heads; ++number) {
-        const auto [level, place] = level_at(number, heads, most, above);
+        const auto [level, index] = level_at(number, heads, most, above);
         ASSERT_TRUE(level >= 1 && level <= last_level) << number;
-        EXPECT_EQ(place, of_level[level]++) << number;
+        EXPECT_EQ(index, items_of_level[level]++) << number;
         last_level = level;
       }
       for (int level = 1; level <= most; ++level)
-        EXPECT_EQ(of_level[level], heads * std::ranges::count_if(tiles, [&](int its) { return its >= level; }));
+        EXPECT_EQ(items_of_level[level], heads * std::ranges::count_if(tiles, [&](int its) { return its >= level; }));
     }
 }
 
@@ -275,7 +274,8 @@ TEST(MaskRule, NoRowOfAnUncutTileHasAHiddenKeyThere) {
   for (const Case& c : cases())
     for_each_kind(c, [&](const auto& rule) {
       for_each_tiling(c, [&](int first, int last, int tile_kv) {
-        const int uncut = rule.lowest_interior_below(last, tile_kv), cut = rule.lowest_boundary_above(first, tile_kv);
+        const int uncut = rule.lowest_interior_tile(last, tile_kv),
+                  cut = rule.lowest_upper_boundary_tile(first, tile_kv);
         for (int key = std::max(0, uncut * tile_kv); key < cut * tile_kv; ++key)
           for (int row = first; row <= last; ++row)
             EXPECT_TRUE(c.attends(row, key)) << c << ": " << row << ", " << key << ", tiles of " << tile_kv;
@@ -291,7 +291,8 @@ TEST(MaskRule, RowsHaveSeenAKeyBeforeTheFirstUncutTile) {
   for (const Case& c : cases())
     for_each_kind(c, [&](const auto& rule) {
       for_each_tiling(c, [&](int first, int last, int tile_kv) {
-        const int cut = rule.lowest_boundary_above(first, tile_kv), uncut = rule.lowest_interior_below(last, tile_kv);
+        const int cut = rule.lowest_upper_boundary_tile(first, tile_kv),
+                  uncut = rule.lowest_interior_tile(last, tile_kv);
         if (cut <= uncut) return;  // no uncut tile
         for (int row = first; row <= last; ++row) {
           bool seen = false;
@@ -340,17 +341,17 @@ TEST(MaskRule, QTilesHoldEveryRowThatSeesAKeyAndNoTileTooMany) {
     });
 }
 
-TEST(MaskRule, SpansAreAllTurnsAndClearOnesHideNothing) {
+TEST(MaskRule, SpansAreAllIterationsAndUnmaskedOnesHideNothing) {
   for (const Case& c : cases())
     for_each_kind(c, [&](const auto& rule) {
       for_each_kv_tiling(c, [&](int first, int last, int tile_q) {
         for (const int count : {last + 1 - first, last + 2 - first}) {  // the second may reach past the last key
           const auto tiles = rule.q_tiles(first, last, c.rows, tile_q);
           const auto spans = rule.spans(first, count, tiles, c.rows, tile_q);
-          EXPECT_GE(std::min({spans.masked, spans.clear, spans.masked_last}), 0) << c;
-          EXPECT_EQ(spans.masked + spans.clear + spans.masked_last, tiles.end - tiles.begin) << c;
+          EXPECT_GE(std::min({spans.masked, spans.unmasked, spans.masked_last}), 0) << c;
+          EXPECT_EQ(spans.masked + spans.unmasked + spans.masked_last, tiles.end - tiles.begin) << c;
           const int begin = (tiles.begin + spans.masked) * tile_q;
-          for (int row = begin; row < std::min(c.rows, begin + spans.clear * tile_q); ++row)
+          for (int row = begin; row < std::min(c.rows, begin + spans.unmasked * tile_q); ++row)
             for (int key = first; key < first + count; ++key)
               EXPECT_TRUE(key < c.keys && c.attends(row, key)) << c << ": row " << row << ", key " << key;
         }
@@ -384,11 +385,11 @@ TEST(MaskRule, KvTilesOfAQTileAreThoseWhoseQTilesHoldIt) {
 TEST(RowsByFours, LieForOneLoadToBringAThreadsFour) {
   for (int sixteen = 0; sixteen < 64; sixteen += 16)
     for (int thread = 0; thread < 4; ++thread) {
-      const int first = sixteen + 2 * thread, place = sixteen + 4 * thread;
-      EXPECT_EQ(index_of_row(true, first), place);
-      EXPECT_EQ(index_of_row(true, first + 1), place + 1);
-      EXPECT_EQ(index_of_row(true, first + 8), place + 2);
-      EXPECT_EQ(index_of_row(true, first + 9), place + 3);
+      const int first = sixteen + 2 * thread, index = sixteen + 4 * thread;
+      EXPECT_EQ(index_of_row(true, first), index);
+      EXPECT_EQ(index_of_row(true, first + 1), index + 1);
+      EXPECT_EQ(index_of_row(true, first + 8), index + 2);
+      EXPECT_EQ(index_of_row(true, first + 9), index + 3);
     }
   for (int row = 0; row < 128; ++row) EXPECT_EQ(index_of_row(false, row), row);
 }

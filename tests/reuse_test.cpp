@@ -73,7 +73,8 @@ double loads_of(const std::string& line) {
   while (!ctas.empty()) {
     Cta cta = ctas.top();
     ctas.pop();
-    const int first = cta.item.of_pair * v.tiles.kv / tile_q, tiles = q_tiles - first;  // its items are kv tiles
+    const int first = cta.item.index_in_pair * v.tiles.kv / tile_q,
+              tiles = q_tiles - first;  // its items are kv tiles
     const bool by_heads = step.same_traversal == 0 && !v.deterministic;
     const int head = by_heads ? cta.turn / tiles : cta.turn % heads,
               place = by_heads ? cta.turn % tiles : cta.turn / heads;

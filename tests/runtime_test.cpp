@@ -19,7 +19,7 @@
 #include "src/runtime/modules.hpp"
 #include "src/runtime/nvrtc.hpp"
 #include "src/runtime/params/params.hpp"
-#include "src/runtime/params/parts.hpp"
+#include "src/runtime/params/shared.hpp"
 #include "src/runtime/runtime.hpp"
 #include "src/runtime/tensor_map.hpp"
 #include "tests/support/dense_view.hpp"

@@ -87,7 +87,7 @@ def banner_problems(path, lines):
     for files, cast in CASTS.items():
         if not files.fullmatch(path.as_posix()): continue
         for section in cast:
-            if not any(line.startswith(f"// {section} ") for line in lines[:80]):
+            if not any(line.startswith(f"// {section} ") for line in lines[:100]):
                 yield 1, f"a kernel's banner has the section {section}: {', '.join(cast)}"
 
 

@@ -14,8 +14,8 @@
 // Rotation  a lane reads the other columns of its pairs itself, which are in L1 or on their way there
 #pragma once
 #include "contract/append.h"
-#include "contract/parts.h"
 #include "contract/quantise.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "device/append/row_location.cuh"
 #include "device/attn/element.cuh"

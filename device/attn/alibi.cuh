@@ -2,7 +2,7 @@
 // device/attn: the slope of a query head, of alibi variants.
 #pragma once
 #include "contract/alibi.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "device/tile/constants.cuh"
 
 namespace froghopper::attn {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/attn: the rows of one sequence, read from the arrays of a ragged problem.
 #pragma once
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 
 namespace froghopper::attn {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/attn: what kernels of every kind need of attention: masks, TMA coordinates of rows, lengths, tickets, softmax.
-// Knows the structs that the parameters of several kernels share (contract/parts.h), never all parameters of one
-// kernel. This file: the mask rule of contract/mask.h, applied to a tile of scores.
+// Knows the structs that the parameters of several kernels share (contract/shared_params.h), never all parameters of
+// one kernel. This file: the mask rule of contract/mask.h, applied to a tile of scores.
 #pragma once
 #include "contract/mask.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "device/tile/accum.cuh"
 #include "device/tile/constants.cuh"

@@ -65,16 +65,16 @@ struct ScaledSoftmax {
   // the row max: a large one swallows what is added to it.
   float grown = 0.f;
 
-  __device__ ScaledSoftmax(Scale scale_q, TileScales first) : scale_q(scale_q) { take(first); }
+  __device__ ScaledSoftmax(Scale scale_q, TileScales first) : scale_q(scale_q) { set_scales(first); }
 
-  __device__ __forceinline__ void take(TileScales tile) {
+  __device__ __forceinline__ void set_scales(TileScales tile) {
     scale = of_all_rows(times(scale_q, tile.k));
     log2_v_scale = tile.log2_v_scale - grown;
     inverse_v_scale = ptx::ex2_approx(-log2_v_scale);
   }
   // What this tile's scores are multiplied by; and instead of that, once a score modification has changed them.
   __device__ __forceinline__ Scale scale_of_scores() const { return scale; }
-  __device__ __forceinline__ void take_scale(float of_all) {
+  __device__ __forceinline__ void set_scale_of_scores(float of_all) {
     if constexpr (same<Scale, float>)
       scale = of_all;
     else
@@ -190,13 +190,14 @@ struct ScaledSoftmax {
     return lowered(finish(row_max.bottom, sum.bottom, sink), o_scale);
   }
 
-  // What O of now is relative to, the row maxima and the scale of O; and what an O that was put aside is to be
-  // multiplied by, to be relative to those of now. Equal row maxima may be infinite: a row that attended to no key yet.
+  // What the present O is relative to, the row maxima and the scale of O; and what an O that was promoted when they
+  // were `then` is to be multiplied by, to be relative to the present ones. Equal row maxima may be infinite: a row
+  // that attended to no key yet.
   __device__ float4 row_maxima() const { return {row_max.top, row_max.bottom, grown}; }
   __device__ RowPair factors_since(float4 then) const {
     const float growth = ptx::ex2_approx(then.z - grown);
-    const auto of_row = [&](float old, float now) {
-      return old == now ? growth : ptx::ex2_approx(old - now) * growth;
+    const auto of_row = [&](float old, float present) {
+      return old == present ? growth : ptx::ex2_approx(old - present) * growth;
     };
     return {of_row(then.x, row_max.top), of_row(then.y, row_max.bottom)};
   }
@@ -215,10 +216,10 @@ struct ScaledSoftmax {
   __device__ void raise(RowPair by) { row_max = {row_max.top + by.top, row_max.bottom + by.bottom}; }
 
   // To memory and back, by a warp that needs the registers.
-  __device__ void put_aside(volatile float (&aside)[4]) const {
+  __device__ void save(volatile float (&aside)[4]) const {
     aside[0] = sum.top, aside[1] = sum.bottom, aside[2] = row_max.top, aside[3] = row_max.bottom;
   }
-  __device__ void take_back(const volatile float (&aside)[4]) {
+  __device__ void restore(const volatile float (&aside)[4]) {
     sum = {aside[0], aside[1]};
     row_max = {aside[2], aside[3]};
   }

@@ -3,7 +3,7 @@
 // contract/order.h's.
 #pragma once
 #include "contract/order.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "device/attn/lengths.cuh"
 
 namespace froghopper::attn {
@@ -12,7 +12,7 @@ enum class TilesOf { q, kv };
 
 struct TileOfSequence {
   int sequence, head;
-  int of_pair;  // number of the item among those of its sequence and head, as ItemOfPair has it
+  int index_in_pair;  // of the item among those of its sequence and head, as ItemOfPair has it
   Lengths lengths;
 };
 
@@ -36,7 +36,7 @@ __device__ inline int warp_inclusive_sum(int number) {
 // in a class by number. A warp loads 32 lengths at a time, one per lane, and takes the prefix sum of their tile counts.
 // It resumes where the last call stopped, since the numbers that one CTA asks for only grow. It goes over all sequences
 // once for every weight class that occurs.
-// The sequences from number in_sections on, which lie in one group of 32, come together: tile by tile, the heaviest
+// The sequences from number in_sections on, which lie among the same 32, come together: tile by tile, the heaviest
 // tiles of all of them first (of_those_together).
 // Items are tiles of queries or of keys. They weigh as much as there are rows on the other side, which give the class.
 // Items of all sequences and heads, and a number past the last one for each CTA, fit an int: the planner refuses
@@ -50,29 +50,29 @@ struct Sequences {
   Count count = {};            // items of a head
   // The one that is handed out; the next one that occurs, as far as this scan knows.
   int weight_class = 0, next_class = weight_classes;
-  int group = 0;         // the 32 sequences this warp looks at: [group, group + 32)
-  int tiles_before = 0;  // tiles of all that was handed out before them
+  int first_sequence = 0;  // of the 32 that the lanes look at, one each: [first_sequence, first_sequence + 32)
+  int tiles_before = 0;    // tiles of all that was handed out before them
 
   // All 32 lanes together; the same answer in each. false: there are fewer items.
   __device__ bool find(int number, TileOfSequence& found) {
     const int lane = threadIdx.x % 32;
     for (; weight_class < weight_classes; start(next_class))
-      for (; group < sequences; group += 32) {
-        const int tiles = look_at(group + lane);
+      for (; first_sequence < sequences; first_sequence += 32) {
+        const int tiles = look_at(first_sequence + lane);
         const int up_to_mine = warp_inclusive_sum(tiles);
         const int up_to_last = __shfl_sync(~0u, up_to_mine, 31);
         if (number < (tiles_before + up_to_last) * heads) {
           const unsigned holders = __ballot_sync(~0u, number < (tiles_before + up_to_mine) * heads);
           const int holder = __ffs(holders) - 1;
-          const int together = max(0, in_sections - group), first = min(holder, together);
+          const int together = max(0, in_sections - first_sequence), first = min(holder, together);
           const int before = tiles_before + __shfl_sync(~0u, up_to_mine - tiles, first);
           const int rest = number - before * heads;
           if (holder >= together) {
             found = of_those_together(rest, lane >= together ? tiles : 0);
           } else {
-            const int sequence = group + holder;
+            const int sequence = first_sequence + holder;
             const ItemOfPair item = item_in_sequence(rest, __shfl_sync(~0u, tiles, holder), heads, section);
-            found = {sequence, item.pair, item.of_pair, lengths(sequence)};
+            found = {sequence, item.pair, item.index_in_pair, lengths(sequence)};
           }
           return true;
         }
@@ -87,7 +87,7 @@ struct Sequences {
   __device__ void start(int new_class) {
     weight_class = new_class;
     next_class = weight_classes;
-    group = 0;
+    first_sequence = 0;
   }
   // tiles: of this lane's sequence, if it is one of them.
   __device__ TileOfSequence of_those_together(int number, int tiles) const {
@@ -95,9 +95,9 @@ struct Sequences {
                                  [&](int level) { return __reduce_add_sync(~0u, max(0, tiles - level)); });
     const bool high = tiles >= found.level;
     const unsigned all_high = __ballot_sync(~0u, high), lower_lanes = (1u << threadIdx.x % 32) - 1;
-    const bool holds = high && __popc(all_high & lower_lanes) == found.of_level / heads;
-    const int sequence = group + __ffs(__ballot_sync(~0u, holds)) - 1;
-    return {sequence, found.of_level % heads, found.level - 1, lengths(sequence)};
+    const bool holds = high && __popc(all_high & lower_lanes) == found.index_in_level / heads;
+    const int sequence = first_sequence + __ffs(__ballot_sync(~0u, holds)) - 1;
+    return {sequence, found.index_in_level % heads, found.level - 1, lengths(sequence)};
   }
   // Reads the lengths of a sequence, and lowers next_class to its class if that comes later. Returns its tiles; 0 if it
   // has another class than the one that is handed out.
@@ -116,7 +116,7 @@ struct Sequences {
   __device__ Lengths lengths(int sequence) const { return lengths_of(ragged, seq_q, seq_kv, sequence); }
 };
 
-// Visits the rows that no sequence uses: visit(batch, row). used: rows of a sequence that count; null: all.
+// Visits the rows that no sequence uses: visit(batch, row). used: valid rows of a sequence; null: all.
 // CTAs share the sequences; where these are fewer, several CTAs divide the rows of one. The rows of a packed
 // tensor that come after the last sequence, which may be more than all others, are everybody's.
 template <class Visit>

@@ -37,10 +37,13 @@ __device__ __forceinline__ float quad_sum(float v) {
   return v + __shfl_xor_sync(~0u, v, 2);
 }
 
-// What became of a tile whose weights were taken by the old row max.
+// What became of a tile whose weights were computed by the old row max. A weight that is NaN does not move the row max:
+// the larger one of a number and NaN is the number.
 //   kept       they stay
 //   rescaled   a row outgrew its row max: the new one makes the tile's largest weight 1
-//   recompute  the weights left the range of fp32, or a row is large: exact_step() must have the scores again
+//   recompute  the weights left the range of fp32 (rescale_limit), or a row is large, or all sums of a thread are NaN:
+//              exact_step() must have the scores again
+// In the first two a NaN stays in the row's sum and in its O.
 enum class GuardResult { kept, rescaled, recompute };
 
 // The largest values of this thread's columns of its two rows, at least `most`; and those of all columns.
@@ -157,7 +160,10 @@ struct OnlineSoftmax {
   }
 
   // Guarded, for tiles without a mask: weights by the old row max. The result is the whole warp's. rescaled:
-  // `rescale` is the factor for what was accumulated before. recompute: s is lost, everything else is as before.
+  // `rescale` is the factor for what was accumulated before. recompute: s is lost; row_max, sum and `rescale` are as
+  // they were before the call.
+  // A weight is NaN where the score is. It also is where the score is -inf and so is the row max, because all scores of
+  // the row were: -inf - -inf. docs/1-math.md, "A score", has what becomes of such rows.
   template <int Cols>
   __device__ GuardResult guarded_step(tile::Accum<Cols>& s, RowPair& rescale) {
     const auto [even, odd] = weights(s, row_max);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/attn: how persistent CTAs agree on who takes which work item.
 #pragma once
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 
 namespace froghopper::attn {
 

@@ -8,8 +8,9 @@ namespace froghopper::attn {
 // Two conventions, so that the Consumers have no divisions in their loop:
 //   ScaledSoftmax   An Fp8Loader or a StoredLoader computes them by of(). k is the scale of the tile's keys, and
 //                   log2_v_scale = log2(first_weight x scale of the tile's V / scale of O).
-//   TileSoftmax     The dequantise kernel has prepared them (BlockScales, contract/parts.h). k is all that the tile's
-//                   scores are multiplied by, in base 2, and log2_v_scale = log2(scale of the tile's V / scale of O).
+//   TileSoftmax     The dequantise kernel has prepared them (BlockScales, contract/shared_params.h). k is all that the
+//                   tile's scores are multiplied by, in base 2, and log2_v_scale = log2(scale of the tile's V / scale
+//                   of O).
 struct alignas(8) TileScales {
   float k, log2_v_scale;
 

@@ -22,8 +22,8 @@ struct TileSoftmax : OneScaleSoftmax {
   float log2_v_scale, inverse_v_scale;
 
   // A tile's k is all that its scores are multiplied by, in base 2.
-  __device__ explicit TileSoftmax(TileScales first) : OneScaleSoftmax{{0.f}} { take(first); }
-  __device__ __forceinline__ void take(TileScales tile) {
+  __device__ explicit TileSoftmax(TileScales first) : OneScaleSoftmax{{0.f}} { set_scales(first); }
+  __device__ __forceinline__ void set_scales(TileScales tile) {
     scale_log2 = of_all_rows(tile.k);
     log2_v_scale = tile.log2_v_scale;
     inverse_v_scale = ptx::ex2_approx(-log2_v_scale);

@@ -2,7 +2,7 @@
 // device/attn: where the rows of one sequence and head lie, for TMA. The maps are made in
 // src/runtime/tensor_map.cpp.
 #pragma once
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "device/ptx/tma.cuh"
 #include "device/ptx/types.cuh"
@@ -15,8 +15,8 @@ namespace froghopper::attn {
 // dimension, and other dimensions bring the address back to the sequence. These maps have the dimensions
 // [wrap, granule, head, row below the end, column], and the coordinates of a row are
 //   column, map_rows - length + row, head, first + length row_granules, map_rows
-// With s the bytes from one row to the next, g those of a granule (MapGranules, contract/parts.h; s = row_granules g)
-// and w = 2^34 - s those of the wrap, the address is
+// With s the bytes from one row to the next, g those of a granule (MapGranules, contract/shared_params.h; s =
+// row_granules g) and w = 2^34 - s those of the wrap, the address is
 //   base + column + (map_rows - length + row) s + head x head's stride + (first + length row_granules) g + map_rows w
 // length row_granules g = length s and, as map_rows = 2^30, map_rows w = -map_rows s modulo 2^64, hence it is
 //   base + column + head x head's stride + first g + row s
@@ -26,7 +26,7 @@ template <bool Ragged>
 struct TmaRows {
   int head, batch;
   int first, row_granules;  // ragged: of the first row, and from one row to the next, in granules
-  int length;               // rows that count
+  int length;               // valid rows
 
   // cu: where sequences begin in the packed tensor, this one at row `first_row`; null: not packed.
   __device__ TmaRows(int head, int sequence, const int* cu, int first_row, int length, const MapGranules& granules)

@@ -35,7 +35,7 @@
 //           With 64-row q tiles lse is read before S is issued, and delta before the weights are computed: two
 //           64-column wgmmas take all of shared memory's bandwidth, and a plain load behind them waits for hundreds of
 //           cycles. With 128 rows it would not fit.
-//           Producers sleep while they wait: their questions would take that bandwidth too.
+//           Producers sleep while they wait: polling would take that bandwidth too.
 //           The proxy fence compiles to MEMBAR.ALL.CTA, which also waits for the reductions of the iteration before. So
 //           the ProxyFencer stands there, or a Consumer after grad_k is issued.
 // Launches  delta, this kernel and grad_q overlap (device/ptx/launch.cuh). This one lets grad_q start at once, for that
@@ -46,7 +46,7 @@
 //           item_ring       full: the Dispatcher has written it; empty: one arrival per producer thread that the
 //                           variant has (QLoader, GradOLoader, ProxyFencer, or if deterministic QLoader,
 //                           DqOrderWaiter, DqOrderSignaller) and, when its item is over, Consumer warp
-//           fetch_now       one arrival an item, by the QLoader near its end; the Dispatcher waits for it before it
+//           fetch_next       one arrival an item, by the QLoader near its end; the Dispatcher waits for it before it
 //                           fetches the next ticket. As in device/fwd/forward.cuh.
 //           k_ring, v_ring  full: one arrival of the loader, and the bytes that it announces, as in q_ring and
 //                           grad_o_ring; empty: one arrival per Consumer warp, after its last grad_q. Of two stages the
@@ -60,20 +60,24 @@
 //                           Consumer warp, after the warp's own fence; in deterministic variants one more, by the
 //                           DqOrderWaiter, which means that grad_q of this iteration may be added. empty: one per
 //                           Consumer warp, after its products of grad_q have read dS
-//           q_ring, grad_o_ring, ds_stored and ds_ring advance once an iteration. The waits form no cycle: a Consumer
-//           in iteration t has given back Q and grad_o of t - 1 and dS of t - 2, and it waits for dS of t - 1. Before
-//           the other gives that, it waits for loads; for room, that is, until both have multiplied dS of t - 3, which
-//           this one did in t - 2; and for dS of t - 2, which this one gave in t - 2. The ProxyFencer, between them,
-//           adds no other wait. A Consumer that asks ahead also waits in iteration t for Q of t + 1, which comes when
-//           the other has ended t - 1. Deterministic variants only:
+//           q_ring, grad_o_ring, ds_stored and ds_ring advance once an iteration. Deterministic variants only
+//           (dq_order.cuh):
 //           item_adds_issued
-//                           full: one arrival per Consumer warp: the last adds of an item are issued. For every other
+//                           one arrival per Consumer warp: the last adds of an item are issued. For every other
 //                           iteration n the DqOrderSignaller waits for the release of Q of n + 1 (q_ring, empty)
-//                           instead. The empty barriers are not used.
-//           signalled_ring  empty: one arrival by the DqOrderSignaller, when it has seen that the adds of iteration n
-//                           are issued. The DqOrderWaiter waits for that before it lets iteration n + 2 pass. Otherwise
-//                           a barrier of q_ring could complete two phases while the DqOrderSignaller waits for one of
-//                           them, and the parity would be ambiguous. The full barriers are not used.
+//                           instead.
+//           adds_seen       one arrival by the DqOrderSignaller, when it has seen that the adds of iteration n are
+//                           issued. The DqOrderWaiter waits for that before it lets iteration n + 2 pass. Otherwise a
+//                           barrier of q_ring could complete two phases while the DqOrderSignaller waits for one of
+//                           them, and the parity would be ambiguous.
+//           The waits form no cycle. In iteration t a Consumer has released Q and grad_o of t - 1 and dS of t - 2, and
+//           it waits for dS of t - 1, of both Consumers. The other Consumer, before it publishes its dS of t - 1, waits
+//           for
+//             - the loads of t - 1
+//             - room for dS of t - 1: that both have multiplied dS of t - 3; the first Consumer did so in its t - 2
+//             - dS of t - 2, of both; the first Consumer published its own in its t - 2
+//           The ProxyFencer, between them, adds no other wait. A Consumer that waits for Q early (waits_q_early) also
+//           waits in iteration t for Q of t + 1, which comes when the other Consumer has ended t - 1.
 // Shared    k, v[1 or 2] | q[stages] | grad_o[stages] | ds[2] | lse, delta[stages] | q_iterations[stages] | items[2] |
 //           rings; gradients go from registers to global memory
 #pragma once
@@ -82,6 +86,7 @@
 #include "contract/fields.h"
 #include "device/attn/element.cuh"
 #include "device/bwd/consumer.cuh"
+#include "device/bwd/dq_order.cuh"
 #include "device/bwd/dq_sum.cuh"
 #include "device/bwd/policy.cuh"
 #include "device/bwd/producers.cuh"
@@ -108,9 +113,9 @@ struct Backward {
   using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk>;
   using VTile = tile::SharedTile<V.tiles.kv, V.dims.v>;
   using DsTile = tile::SharedTile<V.tiles.q, V.tiles.kv>;  // dS, not transposed
-  using Scores = tile::Accum<V.tiles.q>;      // S^T of 64 keys and a q tile, then P^T, dS^T in place; dP^T
-  using Weights = tile::OperandA<V.tiles.q>;  // P^T or dS^T rounded to T
-  using GradK = tile::Accum<V.dims.qk>;       // of 64 keys
+  using Scores = tile::Accum<V.tiles.q>;          // S^T of 64 keys and a q tile, then P^T, dS^T in place; dP^T
+  using OperandTile = tile::OperandA<V.tiles.q>;  // P^T or dS^T rounded to T
+  using GradK = tile::Accum<V.dims.qk>;           // of 64 keys
   using GradV = tile::Accum<V.dims.v>;
   using Policy = PolicyOf<V>;
   static constexpr bool has_proxy_fencer = Policy::has_proxy_fencer, sleeps = Policy::sleeps;
@@ -147,8 +152,9 @@ struct Backward {
     QRing q_ring, grad_o_ring;
     DsRing ds_ring;
     ptx::u64 ds_stored[bwd_ds_stages];
-    tile::Ring<2> signalled_ring, item_adds_issued;  // deterministic only
-    ptx::u64 fetch_now;
+    AddsSeen adds_seen;  // deterministic only, as the next
+    ItemAddsIssued item_adds_issued;
+    ptx::u64 fetch_next;
   };
   static constexpr int smem_bytes = bwd_smem_bytes(V);
   static_assert(sizeof(Smem) == smem_bytes);

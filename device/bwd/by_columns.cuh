@@ -7,34 +7,36 @@
 //           the same in both CTAs. Half of the columns give half of the sum that a score is, and half of dP: the CTAs
 //           send each other these halves in fp32, and then both have all of S and dP, bit for bit the same. From there
 //           on neither CTA needs the other: each has the gradients of its columns.
-// Roles     Dispatcher, QLoader, GradOLoader, DqOrderWaiter, DqOrderSignaller, GradV and GradK as in by_keys.cuh. GradV
-//           has S^T, the weights, grad_v; GradK has dP^T, dS, grad_k. Of grad_q, whose columns are 3 or 4 swizzle atoms
-//           in a CTA, each adds half, in two steps: first a swizzle atom, then what is left.
+// Roles     Dispatcher, QLoader, GradOLoader, DqOrderWaiter, DqOrderSignaller, GradVConsumer and GradKConsumer as in
+//           by_keys.cuh. GradVConsumer has S^T, the weights, grad_v; GradKConsumer has dP^T, dS, grad_k. Of grad_q,
+//           whose columns are 3 or 4 swizzle atoms in a CTA, each adds half, in two steps: first a swizzle atom, then
+//           what is left.
 //           Registers of a thread: 24 in warpgroup 0, 240 of a consumer.
 // Order     as backward.cuh
-// Overlap   GradV runs ahead, and grad_q is multiplied one iteration late, as in by_keys.cuh. While a consumer waits
-//           for the other CTA's half, the other consumer multiplies.
+// Overlap   GradVConsumer runs ahead, and grad_q is multiplied one iteration late, as in by_keys.cuh. While a consumer
+//           waits for the other CTA's half, the other consumer multiplies.
 // Launches  as backward.cuh
-// Barriers  item_ring, fetch_now, number_full, k_ring, v_ring, q_ring, grad_o_ring, item_adds_issued,
-//           signalled_ring  as by_keys.cuh
-//           ds_ring         full: GradK's dS is in place, one arrival behind the fences of its warps; empty: one per
-//                           warp of both consumers, after its shares of grad_q have retired. The DqOrderWaiter as in
-//                           by_keys.cuh.
+// Barriers  item_ring, fetch_next, number_full, k_ring, v_ring, q_ring, grad_o_ring, item_adds_issued,
+//           adds_seen       as by_keys.cuh
+//           ds_ring         full: GradKConsumer's dS is in place, one arrival behind the fences of its warps; empty:
+//                           one per warp of both consumers, after its shares of grad_q have retired. The DqOrderWaiter
+//                           as in by_keys.cuh.
 //           s_full, dp_full full by the bytes of the other CTA's half; a thread that waits for them says how many
-//           weights_full    one arrival per GradV warp: the weights are in the place of the half of S
-//           peer_empty      one arrival per warp of the peer's GradK: it has read the weights and the half of dP of
-//                           this iteration, so that the halves of the next one may be sent
+//           weights_full    one arrival per GradVConsumer warp: the weights are in the place of the half of S
+//           peer_empty      one arrival per warp of the peer's GradKConsumer: it has read the weights and the half of
+//                           dP of this iteration, so that the halves of the next one may be sent
 //           In iteration t a consumer waits for loads, for the peer's half of iteration t, and, before it sends its
-//           own, for the peer's GradK to have read what came in iteration t - 1; of this CTA that one needs only what
-//           was sent in iteration t - 1. So the waits form no cycle. The half of S becomes the weights thread by
-//           thread, and the next one comes when GradK has read them.
-//           Named barrier 1: GradK's warps, when dS is in place.
+//           own, for the peer's GradKConsumer to have read what came in iteration t - 1; of this CTA that one needs
+//           only what was sent in iteration t - 1. So the waits form no cycle. The half of S becomes the weights thread
+//           by thread, and the next one comes when GradKConsumer has read them.
+//           Named barrier 1: GradKConsumer's warps, when dS is in place.
 // Shared    k | v | q[stages] | grad_o[stages; 3 of half the columns with two slices] | ds[2] | halves of S, then
 //           weights | halves of dP | lse, delta[stages] | q_iterations[stages] | items[2] | rings
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
 #include "device/bwd/consumers_by_columns.cuh"
+#include "device/bwd/dq_order.cuh"
 #include "device/bwd/producers.cuh"
 #include "device/bwd/q_loops_of_two_ctas.cuh"
 #include "device/bwd/schedule.cuh"
@@ -76,8 +78,9 @@ struct ByColumns : TwoCtas<V> {
     GradORing grad_o_ring;
     DsRing ds_ring;
     ptx::u64 s_full, dp_full, weights_full, peer_empty;
-    tile::Ring<2> signalled_ring, item_adds_issued;  // deterministic only
-    ptx::u64 fetch_now, number_full;
+    AddsSeen adds_seen;  // deterministic only, as the next
+    ItemAddsIssued item_adds_issued;
+    ptx::u64 fetch_next, number_full;
     ptx::u32 number;  // of the next item
   };
   static constexpr int k_bytes = KTile::bytes;
@@ -90,13 +93,13 @@ struct ByColumns : TwoCtas<V> {
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     init_barriers(smem);
     ptx::let_next_kernel_start();
-    run_roles<ByColumns, GradVByColumns<ByColumns>, GradKByColumns<ByColumns>>(params, smem);
+    run_roles<ByColumns, GradVConsumerByColumns<ByColumns>, GradKConsumerByColumns<ByColumns>>(params, smem);
   }
 
   // ---- Two CTAs ----
 
   static __device__ ptx::u32 peer() { return ptx::cta_in_cluster() ^ 1; }
-  static __device__ int m_tile_of_cta() { return 0; }
+  static __device__ int m_tile_index_of_cta() { return 0; }
   static __device__ int first_key(const WorkItem& item) { return item.kv_tile * V.tiles.kv; }
 
   // ---- Before the roles diverge ----

@@ -9,48 +9,49 @@
 //           what bounds this kernel. For that it has dS of the other, its peer, and its own columns of the peer's K.
 // Roles     Dispatcher, QLoader, GradOLoader, DqOrderWaiter and DqOrderSignaller as in backward.cuh. The first CTA's
 //           Dispatcher fetches the tickets and tells the other's.
-//           GradV      warpgroup 1: S^T, the weights, grad_v, the first share of grad_q
-//           GradK      warpgroup 2: dP^T, dS, grad_k, the second share of grad_q
+//           GradVConsumer  warpgroup 1: S^T, the weights, grad_v, the first share of grad_q
+//           GradKConsumer  warpgroup 2: dP^T, dS, grad_k, the second share of grad_q
 //           Registers of a thread: 24 in warpgroup 0 and 240 of a consumer at head dim 256, else 40 and 232.
 //           Both multiply 64 x 64 scores and 64 x dim gradients, so their work is equal; the weights go from one to
 //           the other through shared memory in fp32, in the order of the registers, so that dS is as exact as in
 //           backward.cuh.
 // Order     as backward.cuh
-// Overlap   GradV runs ahead: it computes the weights of the next iteration while GradK computes dS of this one.
-//           Neither shares a product with the other, so one's products run under the other's arithmetic. Both multiply
-//           grad_q one iteration late, when dS of both CTAs is there without waiting.
+// Overlap   GradVConsumer runs ahead: it computes the weights of the next iteration while GradKConsumer computes dS of
+//           this one. Neither shares a product with the other, so one's products run under the other's arithmetic. Both
+//           multiply grad_q one iteration late, when dS of both CTAs is there without waiting.
 // Launches  as backward.cuh
-// Barriers  item_ring, fetch_now, k_ring, v_ring, q_ring, grad_o_ring as backward.cuh; fetch_now is the first CTA's and
-//           counts the QLoaders of both. GradV and GradK both release Q at the end of their iteration, after they have
-//           issued the adds to grad_q of the iteration before: in deterministic variants the DqOrderSignaller takes
-//           that release as the sign that these adds are issued, so an earlier release of Q would break the order.
-//           GradK releases grad_o after dP, GradV after grad_v.
+// Barriers  item_ring, fetch_next, k_ring, v_ring, q_ring, grad_o_ring as backward.cuh; fetch_next is the first CTA's
+//           and counts the QLoaders of both. GradVConsumer and GradKConsumer both release Q at the end of their
+//           iteration, after they have issued the adds to grad_q of the iteration before: in deterministic variants the
+//           DqOrderSignaller takes that release as the sign that these adds are issued, so an earlier release of Q
+//           would break the order. GradKConsumer releases grad_o after dP, GradVConsumer after grad_v.
 //           number_full     the first CTA's Dispatcher has sent the number of the next item
 //           ds_ring         a stage holds the weights of its iteration, then dS of both CTAs.
-//                           full: GradK's dS is in place, one arrival behind the fences of its warps, and the bytes of
-//                           the peer's have come; empty: one per warp of both consumers, after its share of grad_q has
-//                           retired, and one by the peer's GradV: the copy of this dS has come there
+//                           full: GradKConsumer's dS is in place, one arrival behind the fences of its warps, and the
+//                           bytes of the peer's have come; empty: one per warp of both consumers, after its share of
+//                           grad_q has retired, and one by the peer's GradVConsumer: the copy of this dS has come there
 //                           In deterministic variants the DqOrderWaiter arrives at full too, and there are
-//                           item_adds_issued and signalled_ring.
-//           weights_full    one arrival per GradV warp: the weights are in the stage
-//           peer_empty      one arrival per warp of the peer's GradK: it has read the weights that lay in the peer's
-//                           stage, so this CTA may copy its dS there
-//           GradV waits for loads, for an empty stage and for dS of the iteration before. GradK waits for loads, for
-//           weights of this iteration, for the peer to have read its weights of this iteration, and for dS of the
-//           iteration before. In iteration t, before GradK lets the peer copy (release_peer), only one thing of the
-//           other CTA is waited for: that this CTA's dS of t - 2 has come to it. Before GradK makes its own copy, it
-//           waits for two more: the other CTA's dS of t - 1, and that GradK there has let it copy. So the waits form
-//           no cycle.
-//           Named barrier 1: GradK's warps, before they store dS over the weights and before dS is copied.
+//                           item_adds_issued and adds_seen.
+//           weights_full    one arrival per GradVConsumer warp: the weights are in the stage
+//           peer_empty      one arrival per warp of the peer's GradKConsumer: it has read the weights that lay in the
+//                           peer's stage, so this CTA may copy its dS there
+//           GradVConsumer waits for loads, for an empty stage and for dS of the iteration before. GradKConsumer waits
+//           for loads, for weights of this iteration, for the peer to have read its weights of this iteration, and for
+//           dS of the iteration before. In iteration t, before GradKConsumer lets the peer copy (release_peer), only
+//           one thing of the other CTA is waited for: that this CTA's dS of t - 2 has come to it. Before GradKConsumer
+//           makes its own copy, it waits for two more: the other CTA's dS of t - 1, and that GradKConsumer there has
+//           let it copy. So the waits form no cycle.
+//           Named barrier 1: GradKConsumer's warps, before they store dS over the weights and before dS is copied.
 // Shared    k | k of the peer's keys | v | q[stages] | grad_o[stages; 3 of half the columns with two slices] | ds[2] |
 //           lse, delta[stages] | q_iterations[stages] | items[2] | rings
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "device/bwd/columns.cuh"
 #include "device/bwd/consumers_by_keys.cuh"
+#include "device/bwd/dq_order.cuh"
 #include "device/bwd/producers.cuh"
 #include "device/bwd/q_loops_of_two_ctas.cuh"
 #include "device/bwd/schedule.cuh"
@@ -79,15 +80,16 @@ struct ByKeys : TwoCtas<V> {
   static constexpr int producer_registers = V.dims.qk == 256 ? 24 : 40;
   static constexpr int consumer_registers = V.dims.qk == 256 ? 240 : 232;
 
-  // Columns of grad_q. At head dim 256 each consumer of each CTA has a swizzle atom; at 192 each GradV has one, and
-  // each GradK has half of the third.
+  // Which columns of grad_q each consumer adds. At head dim 256 each consumer of each CTA has a swizzle atom; at 192
+  // each GradVConsumer has one, and each GradKConsumer has half of the third.
   static constexpr bool whole_atoms = V.dims.qk == 256;
-  static constexpr DqColumns share_of_grad_v = {0, atom_columns, whole_atoms ? 2 * atom_columns : atom_columns};
-  static constexpr DqColumns share_of_grad_k = whole_atoms
-                                                   ? DqColumns{atom_columns, atom_columns, 2 * atom_columns}
-                                                   : DqColumns{2 * atom_columns, atom_columns / 2, atom_columns / 2};
+  static constexpr DqColumns dq_columns_of_grad_v_consumer = {0, atom_columns,
+                                                              whole_atoms ? 2 * atom_columns : atom_columns};
+  static constexpr DqColumns dq_columns_of_grad_k_consumer =
+      whole_atoms ? DqColumns{atom_columns, atom_columns, 2 * atom_columns}
+                  : DqColumns{2 * atom_columns, atom_columns / 2, atom_columns / 2};
 
-  // dS of an iteration. Before, the weights lie there on their way from GradV to GradK.
+  // dS of an iteration. Before, the weights lie there on their way from GradVConsumer to GradKConsumer.
   union Ds {
     struct {
       DsTile mine, peers;
@@ -112,8 +114,9 @@ struct ByKeys : TwoCtas<V> {
     DsRing ds_ring;
     ptx::u64 weights_full[bwd_ds_stages];
     ptx::u64 peer_empty[bwd_ds_stages];
-    tile::Ring<2> signalled_ring, item_adds_issued;  // deterministic only
-    ptx::u64 fetch_now, number_full;
+    AddsSeen adds_seen;  // deterministic only, as the next
+    ItemAddsIssued item_adds_issued;
+    ptx::u64 fetch_next, number_full;
     ptx::u32 number;  // of the next item
   };
   static constexpr int k_bytes = KTile::bytes + PeerKTile::bytes;
@@ -126,12 +129,12 @@ struct ByKeys : TwoCtas<V> {
     Smem& smem = *reinterpret_cast<Smem*>(smem_memory);
     init_barriers(smem);
     ptx::let_next_kernel_start();
-    run_roles<ByKeys, GradVByKeys<ByKeys>, GradKByKeys<ByKeys>>(params, smem);
+    run_roles<ByKeys, GradVConsumerByKeys<ByKeys>, GradKConsumerByKeys<ByKeys>>(params, smem);
   }
 
   // ---- Two CTAs ----
 
-  static __device__ int m_tile_of_cta() { return static_cast<int>(ptx::cta_in_cluster()); }
+  static __device__ int m_tile_index_of_cta() { return static_cast<int>(ptx::cta_in_cluster()); }
   static __device__ ptx::u32 peer() { return ptx::cta_in_cluster() ^ 1; }
   static __device__ int first_key(const WorkItem& item, ptx::u32 cta = ptx::cta_in_cluster()) {
     return item.kv_tile * V.tiles.kv + static_cast<int>(cta) * keys;
@@ -140,8 +143,9 @@ struct ByKeys : TwoCtas<V> {
   static __device__ void load_peer_k(PeerKTile& to, const Rows& rows, const TmaMap& map, ptx::u64* full,
                                      const WorkItem& item) {
     const int row = first_key(item, peer());
-    rows.load_atom(to, 0, map, full, row, first_column<share_of_grad_v>());
-    rows.load_atom(to, 1, map, full, row, first_column<share_of_grad_k>() / atom_columns * atom_columns);
+    rows.load_atom(to, 0, map, full, row, first_column<dq_columns_of_grad_v_consumer>());
+    rows.load_atom(to, 1, map, full, row,
+                   first_column<dq_columns_of_grad_k_consumer>() / atom_columns * atom_columns);
   }
 
   // ---- Before the roles diverge ----
@@ -150,7 +154,7 @@ struct ByKeys : TwoCtas<V> {
     if (threadIdx.x == 0) {
       init_rings<ByKeys>(smem, 2 * warps);
       smem.ds_ring.init(2 * warps + 1, V.deterministic ? 2 : 1);
-      for (ptx::u64& here : smem.weights_full) ptx::mbarrier_init(&here, warps);
+      for (ptx::u64& full : smem.weights_full) ptx::mbarrier_init(&full, warps);
       for (ptx::u64& room : smem.peer_empty) ptx::mbarrier_init(&room, warps);
       ptx::mbarrier_init(&smem.number_full, 1);
       ptx::fence_mbarrier_init();

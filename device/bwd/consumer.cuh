@@ -24,7 +24,7 @@
 
 namespace froghopper::bwd {
 
-template <class Kernel, int number>
+template <class Kernel, int m_tile_index>
 struct Consumer {
   static constexpr BwdVariant V = Kernel::variant;
   using Policy = typename Kernel::Policy;
@@ -33,11 +33,11 @@ struct Consumer {
   using VTile = typename Kernel::VTile;
   using DsTile = typename Kernel::DsTile;
   using Scores = typename Kernel::Scores;
-  using Weights = typename Kernel::Weights;
+  using OperandTile = typename Kernel::OperandTile;
   using GradK = typename Kernel::GradK;
   using GradV = typename Kernel::GradV;
   using DqPiece = tile::Accum<atom_columns>;  // of grad_q, this Consumer's
-  static constexpr bool asks_ahead = Policy::asks_ahead, has_proxy_fencer = Policy::has_proxy_fencer,
+  static constexpr bool waits_q_early = Policy::waits_q_early, has_proxy_fencer = Policy::has_proxy_fencer,
                         recomputes_descriptors = Policy::recomputes_descriptors, transposed = Kernel::transposed;
 
   // Whether an iteration may have no score of this M tile. A kv tile's q tiles are those of which a row attends to a
@@ -45,21 +45,21 @@ struct Consumer {
   // them to none of M tile 0: both only where a q tile has no more rows than an M tile has keys. Chunks have
   // lower bounds too, and are computed as if every tile had scores. Deterministic variants do not ask: it made them 2 %
   // slower.
-  static constexpr bool may_be_fully_masked =
-      V.tiles.q == m_tile_rows && !V.deterministic && (number == 1 ? V.mask != Mask::none : V.mask == Mask::window);
+  static constexpr bool may_be_fully_masked = V.tiles.q == m_tile_rows && !V.deterministic &&
+                                              (m_tile_index == 1 ? V.mask != Mask::none : V.mask == Mask::window);
 
   const BwdParams& params;
   typename Kernel::Smem& smem;
   ptx::u32 items = 0;         // taken so far: gives stage and phase of the item, K and V rings
-  ptx::u32 now = 0;           // iterations so far: gives those of the dS ring
+  ptx::u32 iteration = 0;     // iterations so far: gives those of the dS ring
   ptx::u32 q_loops = 0;       // deterministic only: items with iterations so far
-  int left = 0;               // iterations of this item, with this one; asks_ahead only
+  int left = 0;               // iterations of this item, with this one; waits_q_early only
   typename Kernel::QStage q;  // of Q and of grad_o
   // This Consumer's piece of grad_q: 64 of the columns; or, where a q tile has 128 rows, 64 of the rows. The pieces
-  // of a tile lie one after the other as columns do, so a DqColumns names piece `number` in either case.
-  DqSum<V, DqColumns{number * atom_columns, atom_columns}> dq_sum{params};
+  // of a tile lie one after the other as columns do, so a DqColumns names piece `m_tile_index` in either case.
+  DqSum<V, DqColumns{m_tile_index * atom_columns, atom_columns}> dq_sum{params};
   // This thread's, in the first stage of dS and in a piece of grad_q.
-  ptx::u32 ds_address = ptx::opaque(tile::transposed_address(smem.ds[0], 0, (number * m_tile_rows)));
+  ptx::u32 ds_address = ptx::opaque(tile::transposed_address(smem.ds[0], 0, (m_tile_index * m_tile_rows)));
   ptx::u32 dq_offset = ptx::opaque(dq_sum.offset());
 
   __device__ void run() {
@@ -84,22 +84,22 @@ struct Consumer {
     }
   }
 
-  __device__ __forceinline__ KTile& k() const { return here(smem.k[kv_stage()]); }
-  __device__ __forceinline__ VTile& v() const { return here(smem.v[kv_stage()]); }
+  __device__ __forceinline__ KTile& k() const { return opaque_tile(smem.k[kv_stage()]); }
+  __device__ __forceinline__ VTile& v() const { return opaque_tile(smem.v[kv_stage()]); }
   // Returns the tile itself. The offset is 0 when the kernel runs, but the compiler does not know that, so it computes
   // the tile's descriptors in every iteration and does not keep them in registers (recomputes_descriptors, policy.cuh).
   template <class Tile>
-  __device__ __forceinline__ Tile& here(Tile& tile) const {
+  __device__ __forceinline__ Tile& opaque_tile(Tile& tile) const {
     if constexpr (!recomputes_descriptors) return tile;
-    return *reinterpret_cast<Tile*>(reinterpret_cast<char*>(&tile) + (now & params.zero));
+    return *reinterpret_cast<Tile*>(reinterpret_cast<char*>(&tile) + (iteration & params.zero));
   }
   __device__ int kv_stage() const { return Kernel::kv_stages == 1 ? 0 : ptx::opaque(Kernel::KvRing::stage(items)); }
   __device__ const WorkItem& item() const { return smem.items[smem.item_ring.stage(items)]; }
-  __device__ int first_key() const { return Kernel::first_key(item()) + number * m_tile_rows; }
+  __device__ int first_key() const { return Kernel::first_key(item()) + m_tile_index * m_tile_rows; }
 
   __device__ __forceinline__ void q_loop(Scores& s, Scores& dp, GradK& dk, GradV& dv) {
-    QLoop q_loop(params, item(), number);
-    if constexpr (asks_ahead) {
+    QLoop q_loop(params, item(), m_tile_index);
+    if constexpr (waits_q_early) {
       left = q_loop.all_q_iterations();
       q.wait(smem.q_ring);
     }
@@ -107,7 +107,7 @@ struct Consumer {
     q_loop.count_first();
     do {
       for (; q_loop.masked > 0; --q_loop.masked) masked_q_iteration</*First=*/false>(q_loop.large, s, dp, dk, dv);
-      for (; q_loop.clear > 0; --q_loop.clear)
+      for (; q_loop.unmasked > 0; --q_loop.unmasked)
         q_iteration</*Masked=*/false, /*First=*/false>(q_loop.large, s, dp, dk, dv);
     } while (q_loop.next());
     last_dq();
@@ -127,36 +127,36 @@ struct Consumer {
   template <bool First>
   __device__ __forceinline__ void fully_masked_q_iteration() {
     DqPiece dq;
-    Weights ds;
+    OperandTile ds;
     ds.clear();
-    smem.ds_ring.wait_room(now);
+    smem.ds_ring.wait_room(iteration);
     store_ds(ds);
-    if constexpr (!First) multiply_dq(dq, now - 1);
+    if constexpr (!First) multiply_dq(dq, iteration - 1);
     publish_ds();
     q.wait(smem.grad_o_ring);
     q.release(smem.grad_o_ring);
     if constexpr (!First) {
       ptx::wgmma_wait<0>();
-      smem.ds_ring.release(now - 1);
+      smem.ds_ring.release(iteration - 1);
       add_dq(dq);
     }
     dq_sum.remember(smem.q_iterations[q.stage]);
     __syncwarp();
     q.release_and_advance(smem.q_ring);
-    ++now;
+    ++iteration;
   }
 
   template <bool Masked, bool First>
   __device__ __forceinline__ void q_iteration(bool large, Scores& s, Scores& dp, GradK& dk, GradV& dv) {
     DqPiece dq;
-    Weights p, ds;
+    OperandTile p, ds;
     const int stage = q.stage;
 
-    if constexpr (!asks_ahead) q.wait(smem.q_ring);
+    if constexpr (!waits_q_early) q.wait(smem.q_ring);
     const typename Kernel::LseValues lse(smem.rows[stage].lse());
-    tile::mma_abt<T>(s, k(), number * m_tile_rows, smem.q[stage]);  // S^T
+    tile::mma_abt<T>(s, k(), m_tile_index * m_tile_rows, smem.q[stage]);  // S^T
     q.wait(smem.grad_o_ring);
-    tile::mma_abt<T>(dp, v(), number * m_tile_rows, smem.grad_o[stage]);  // dP^T
+    tile::mma_abt<T>(dp, v(), m_tile_index * m_tile_rows, smem.grad_o[stage]);  // dP^T
     // Here what it reads comes while S is computed; before the products are issued there is no register for it.
     const ScoreMod<V> score_mod = key_mask().score_mod(key(), smem.q_iterations[stage]);
     ptx::wgmma_wait<1>();  // S is ready, dP is not
@@ -170,21 +170,21 @@ struct Consumer {
     ptx::wgmma_wait<1>();  // dP is ready, grad_v in flight
     to_ds(s, dp, delta);
     tile::round_to<T>(ds, s);
-    smem.ds_ring.wait_room(now);
+    smem.ds_ring.wait_room(iteration);
     store_ds(ds);
-    if constexpr (!First) multiply_dq(dq, now - 1);
+    if constexpr (!First) multiply_dq(dq, iteration - 1);
     tile::mma_ab_add<T>(dk, ds, smem.q[stage]);
     publish_ds();
     ptx::wgmma_wait<1>();  // grad_v and grad_q are ready, grad_k in flight
     q.release(smem.grad_o_ring);
-    if constexpr (!First) smem.ds_ring.release(now - 1);
-    if constexpr (asks_ahead) await_next_q();
+    if constexpr (!First) smem.ds_ring.release(iteration - 1);
+    if constexpr (waits_q_early) await_next_q();
     if constexpr (!First) add_dq(dq);
     dq_sum.remember(smem.q_iterations[stage]);
     ptx::wgmma_wait<0>();  // grad_k has read Q
     __syncwarp();
     q.release_and_advance(smem.q_ring);
-    ++now;
+    ++iteration;
   }
 
   __device__ __forceinline__ void await_next_q() {
@@ -196,13 +196,13 @@ struct Consumer {
 
   __device__ __forceinline__ void last_dq() {
     DqPiece dq;
-    multiply_dq(dq, now - 1);
+    multiply_dq(dq, iteration - 1);
     ptx::wgmma_wait<0>();
-    smem.ds_ring.release(now - 1);
+    smem.ds_ring.release(iteration - 1);
     add_dq(dq);
     if constexpr (V.deterministic) {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) smem.item_adds_issued.arrive_full(q_loops);
+      if (threadIdx.x % 32 == 0) smem.item_adds_issued.announce(q_loops);
       ++q_loops;
     }
   }
@@ -210,12 +210,12 @@ struct Consumer {
   __device__ __forceinline__ KeyMask<V> key_mask() const { return KeyMask<V>(params, item().lengths); }
   __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
 
-  __device__ __forceinline__ void store_ds(const Weights& ds) {
-    const int stage = smem.ds_ring.stage(now);
+  __device__ __forceinline__ void store_ds(const OperandTile& ds) {
+    const int stage = smem.ds_ring.stage(iteration);
     if constexpr (recomputes_descriptors)
       tile::store_transposed_at<DsTile>(ds_address + stage * DsTile::bytes, ds);
     else
-      tile::store_transposed(smem.ds[stage], 0, number * m_tile_rows, ds);
+      tile::store_transposed(smem.ds[stage], 0, m_tile_index * m_tile_rows, ds);
     if constexpr (has_proxy_fencer) {
       __syncwarp();
       if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.ds_stored[stage]);
@@ -227,7 +227,7 @@ struct Consumer {
     if constexpr (!has_proxy_fencer) {
       ptx::fence_proxy_async_shared();
       __syncwarp();
-      if (threadIdx.x % 32 == 0) smem.ds_ring.arrive_full(now);
+      if (threadIdx.x % 32 == 0) smem.ds_ring.arrive_full(iteration);
     }
   }
 
@@ -235,15 +235,15 @@ struct Consumer {
     DsTile& ds = smem.ds[smem.ds_ring.stage(of)];
     smem.ds_ring.wait(of);
     if constexpr (transposed)
-      tile::mma_atbt<T>(dq, k(), number * atom_columns, ds, 0);
+      tile::mma_atbt<T>(dq, k(), m_tile_index * atom_columns, ds, 0);
     else
-      tile::mma_ab<T>(dq, ds, number * m_tile_rows, k(), 0);
+      tile::mma_ab<T>(dq, ds, m_tile_index * m_tile_rows, k(), 0);
   }
 
   // Of the iteration before.
   __device__ __forceinline__ void add_dq(const DqPiece& dq) {
     // At head dim 96 this warp may have none.
-    if (!transposed || number * m_tile_rows + threadIdx.x / 32 % 4 * 16 < V.dims.qk)
+    if (!transposed || m_tile_index * m_tile_rows + threadIdx.x / 32 % 4 * 16 < V.dims.qk)
       dq_sum.add(dq, recomputes_descriptors ? dq_offset : dq_sum.offset());
   }
 

@@ -22,34 +22,34 @@ namespace froghopper::bwd {
 
 // ---- What both consumers do ----
 
-// number: 0 or 1.
-template <class Kernel, int number>
+// consumer: 0 or 1.
+template <class Kernel, int consumer>
 struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
   using Base = ConsumerOfTwoCtas<Kernel>;
-  using Base::V, Base::params, Base::smem, Base::now;
+  using Base::V, Base::params, Base::smem, Base::iteration;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
 
   // Columns of grad_q: a swizzle atom, and half of what the swizzle atoms of both leave.
   static constexpr int all = Kernel::columns.qk, rest = all / 2 - atom_columns;
-  static constexpr DqColumns atom = {number * atom_columns, atom_columns, all};
-  static constexpr DqColumns others = {2 * atom_columns + number * rest, rest, all};
+  static constexpr DqColumns atom = {consumer * atom_columns, atom_columns, all};
+  static constexpr DqColumns others = {2 * atom_columns + consumer * rest, rest, all};
   DqSum<V, atom> dq_sum{params};
 
-  __device__ ptx::u32 parity() const { return now & 1; }
+  __device__ ptx::u32 parity() const { return iteration & 1; }
 
   // Adds to this CTA's half of a sum the other one's, which goes the same way there.
-  __device__ __forceinline__ void complete(Scores& half, InRegisterOrder<Scores>& theirs, ptx::u64* here) {
+  __device__ __forceinline__ void complete(Scores& half, InRegisterOrder<Scores>& theirs, ptx::u64* full) {
     const ptx::u32 thread = theirs.thread();
     ptx::mbarrier_wait(&smem.peer_empty, parity() ^ 1);
     const ptx::u32 to = ptx::smem_addr_at(&theirs.x[0][thread], Kernel::peer()),
-                   bar = ptx::smem_addr_at(here, Kernel::peer());
+                   bar = ptx::smem_addr_at(full, Kernel::peer());
 #pragma unroll
     for (int i = 0; i < theirs.octets; ++i)
       ptx::st_async_v4_f32(to + i * sizeof theirs.x[0], bar, half.x[4 * i], half.x[4 * i + 1], half.x[4 * i + 2],
                            half.x[4 * i + 3]);
-    if (thread == 0) ptx::mbarrier_arrive_expect_tx(here, sizeof theirs);
-    ptx::mbarrier_wait(here, parity());
+    if (thread == 0) ptx::mbarrier_arrive_expect_tx(full, sizeof theirs);
+    ptx::mbarrier_wait(full, parity());
     theirs.add_to(half);
   }
 
@@ -57,7 +57,7 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
   template <DqColumns Columns>
   __device__ __forceinline__ void multiply_dq(tile::Accum<Columns.count>& dq) {
     constexpr int col = Columns.first;
-    tile::mma_ab<T>(dq, smem.ds[smem.ds_ring.stage(now - 1)], 0, smem.k[0], col);
+    tile::mma_ab<T>(dq, smem.ds[smem.ds_ring.stage(iteration - 1)], 0, smem.k[0], col);
   }
 
   template <DqColumns Columns>
@@ -69,7 +69,7 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
   // The same after the last iteration, and added.
   __device__ __forceinline__ void last_dq() {
     tile::Accum<atom.count> dq;
-    smem.ds_ring.wait(now - 1);
+    smem.ds_ring.wait(iteration - 1);
     multiply_dq<atom>(dq);
     ptx::wgmma_wait<0>();
     add_dq<atom>(dq);
@@ -82,27 +82,27 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
     tile::Accum<others.count> dq;
     multiply_dq<others>(dq);
     ptx::wgmma_wait<0>();
-    smem.ds_ring.release(now - 1);
+    smem.ds_ring.release(iteration - 1);
     add_dq<others>(dq);
   }
 };
 
-// ---- GradV ----
+// ---- GradVConsumer ----
 
 template <class Kernel>
-struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
+struct GradVConsumerByColumns : ConsumerByColumns<Kernel, 0> {
   using Base = ConsumerByColumns<Kernel, 0>;
-  using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum, Base::atom, Base::others;
+  using Base::V, Base::params, Base::smem, Base::iteration, Base::q, Base::dq_sum, Base::atom, Base::others;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
-  using Weights = typename Kernel::Weights;
+  using OperandTile = typename Kernel::OperandTile;
   using GradVSlice = typename Kernel::GradVSlice;
   static constexpr int slices = Kernel::slices;
 
   template <bool Masked, bool First>
   __device__ __forceinline__ void q_iteration(bool large, GradVSlice (&dv)[slices]) {
     Scores s;
-    Weights p;
+    OperandTile p;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
@@ -122,63 +122,63 @@ struct GradVByColumns : ConsumerByColumns<Kernel, 0> {
     for (int i = 0; i < slices; ++i) tile::mma_ab_add<T>(dv[i], p, this->slice_of_grad_o(i));
     if constexpr (!First) {
       tile::Accum<atom.count> dq;
-      smem.ds_ring.wait(now - 1);
+      smem.ds_ring.wait(iteration - 1);
       this->template multiply_dq<atom>(dq);
       ptx::wgmma_wait<1>();  // grad_v has read grad_o, grad_q is in flight
-      this->give_back_grad_o();
+      this->release_grad_o();
       ptx::wgmma_wait<0>();
       this->template add_dq<atom>(dq);
       this->add_others();
     } else {
       ptx::wgmma_wait<0>();
-      this->give_back_grad_o();
+      this->release_grad_o();
     }
     dq_sum.remember(smem.q_iterations[stage]);
     __syncwarp();
     q.release_and_advance(smem.q_ring);
-    ++now;
+    ++iteration;
   }
 
   // Where the other CTA's half of S lies, from which this thread has read what it writes over.
   __device__ __forceinline__ void hand_over(const Scores& weights) {
-    smem.s.put(weights);
+    smem.s.store(weights);
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weights_full);
   }
 };
 
-// ---- GradK ----
+// ---- GradKConsumer ----
 
 template <class Kernel>
-struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
+struct GradKConsumerByColumns : ConsumerByColumns<Kernel, 1> {
   using Base = ConsumerByColumns<Kernel, 1>;
-  using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum, Base::atom, Base::others;
+  using Base::V, Base::params, Base::smem, Base::iteration, Base::q, Base::dq_sum, Base::atom, Base::others;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
-  using Weights = typename Kernel::Weights;
+  using OperandTile = typename Kernel::OperandTile;
   using GradK = typename Kernel::GradK;
 
   template <bool First>
   __device__ __forceinline__ void q_iteration(GradK& dk) {
     Scores dp, weights;
-    Weights ds;
+    OperandTile ds;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
     const EarlyRowValues<bwd_rows_float4_interleaved(V)> delta(smem.rows[stage].delta());
     this->multiply_dp(dp);
     ptx::wgmma_wait<0>();
-    this->give_back_grad_o();
+    this->release_grad_o();
     this->complete(dp, smem.dp, &smem.dp_full);
-    take(weights);
+    load_weights(weights);
     to_ds(weights, dp, delta);
     tile::round_to<T>(ds, weights);
-    smem.ds_ring.wait_room(now);
-    tile::store_transposed(smem.ds[smem.ds_ring.stage(now)], 0, 0, ds);
+    smem.ds_ring.wait_room(iteration);
+    tile::store_transposed(smem.ds[smem.ds_ring.stage(iteration)], 0, 0, ds);
     release_peer();
     if constexpr (!First) {
       tile::Accum<atom.count> dq;
-      smem.ds_ring.wait(now - 1);
+      smem.ds_ring.wait(iteration - 1);
       this->template multiply_dq<atom>(dq);
       tile::mma_ab_add<T>(dk, ds, smem.q[stage]);
       publish_ds();
@@ -193,12 +193,12 @@ struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
     ptx::wgmma_wait<0>();  // grad_k has read Q
     __syncwarp();
     q.release_and_advance(smem.q_ring);
-    ++now;
+    ++iteration;
   }
 
-  __device__ __forceinline__ void take(Scores& weights) {
+  __device__ __forceinline__ void load_weights(Scores& weights) {
     ptx::mbarrier_wait(&smem.weights_full, this->parity());
-    smem.s.take(weights);
+    smem.s.load(weights);
   }
 
   // There is room for the peer's halves of the next iteration: what this warp has stored was computed from the half of
@@ -211,7 +211,7 @@ struct GradKByColumns : ConsumerByColumns<Kernel, 1> {
   __device__ __forceinline__ void publish_ds() {
     ptx::fence_proxy_async_shared();
     ptx::warpgroup_sync(1);
-    if (threadIdx.x % warpgroup == 0) smem.ds_ring.arrive_full(now);
+    if (threadIdx.x % warpgroup == 0) smem.ds_ring.arrive_full(iteration);
   }
 };
 

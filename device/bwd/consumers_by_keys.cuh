@@ -21,26 +21,26 @@ namespace froghopper::bwd {
 
 // ---- What both consumers do ----
 
-// Columns: those of grad_q that this one adds; number: 0 or 1.
-template <class Kernel, DqColumns Columns, int number>
+// Columns: those of grad_q that this one adds; consumer: 0 or 1.
+template <class Kernel, DqColumns Columns, int consumer>
 struct ConsumerByKeys : ConsumerOfTwoCtas<Kernel> {
   using Base = ConsumerOfTwoCtas<Kernel>;
-  using Base::V, Base::params, Base::smem, Base::now;
+  using Base::V, Base::params, Base::smem, Base::iteration;
   using T = typename Kernel::T;
 
   DqSum<V, Columns> dq_sum{params};
 
   // dq = dS of the iteration before x K, for the keys of both CTAs.
   __device__ __forceinline__ void multiply_dq(tile::Accum<Columns.count>& dq) {
-    const int stage = smem.ds_ring.stage(now - 1);
-    smem.ds_ring.wait(now - 1);
+    const int stage = smem.ds_ring.stage(iteration - 1);
+    smem.ds_ring.wait(iteration - 1);
     // The peer's dS has arrived, so the peer may overwrite what it was copied from.
-    if (number == 0 && threadIdx.x % warpgroup == 0)
+    if (consumer == 0 && threadIdx.x % warpgroup == 0)
       ptx::mbarrier_arrive_at(&smem.ds_ring.empty[stage], Kernel::peer());
     typename Kernel::Ds& ds = smem.ds[stage];
     const int col = first_column<Columns>();
     tile::mma_ab<T>(dq, ds.mine, 0, smem.k[0], col);
-    tile::mma_ab_add<T>(dq, ds.peers, 0, smem.peer_k[0], number * atom_columns + col % atom_columns);
+    tile::mma_ab_add<T>(dq, ds.peers, 0, smem.peer_k[0], consumer * atom_columns + col % atom_columns);
   }
 
   // The same after the last iteration, and added.
@@ -48,28 +48,28 @@ struct ConsumerByKeys : ConsumerOfTwoCtas<Kernel> {
     tile::Accum<Columns.count> dq;
     multiply_dq(dq);
     ptx::wgmma_wait<0>();
-    smem.ds_ring.release(now - 1);
+    smem.ds_ring.release(iteration - 1);
     dq_sum.add(dq, dq_sum.offset());
     this->announce_last();
   }
 };
 
-// ---- GradV ----
+// ---- GradVConsumer ----
 
 template <class Kernel>
-struct GradVByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_v, 0> {
-  using Base = ConsumerByKeys<Kernel, Kernel::share_of_grad_v, 0>;
-  using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum;
+struct GradVConsumerByKeys : ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_v_consumer, 0> {
+  using Base = ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_v_consumer, 0>;
+  using Base::V, Base::params, Base::smem, Base::iteration, Base::q, Base::dq_sum;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
-  using Weights = typename Kernel::Weights;
+  using OperandTile = typename Kernel::OperandTile;
   using GradVSlice = typename Kernel::GradVSlice;
   static constexpr int slices = Kernel::slices;
 
   template <bool Masked, bool First>
   __device__ __forceinline__ void q_iteration(bool large, GradVSlice (&dv)[slices]) {
     Scores s;
-    Weights p;
+    OperandTile p;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
@@ -90,56 +90,56 @@ struct GradVByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_v, 0> {
       typename decltype(dq_sum)::Accum dq;
       this->multiply_dq(dq);
       ptx::wgmma_wait<2>();  // grad_v has read grad_o, grad_q is in flight
-      this->give_back_grad_o();
+      this->release_grad_o();
       ptx::wgmma_wait<0>();
-      smem.ds_ring.release(now - 1);
+      smem.ds_ring.release(iteration - 1);
       dq_sum.add(dq, dq_sum.offset());
     } else {
       ptx::wgmma_wait<0>();
-      this->give_back_grad_o();
+      this->release_grad_o();
     }
     dq_sum.remember(smem.q_iterations[stage]);
     __syncwarp();
     q.release_and_advance(smem.q_ring);
-    ++now;
+    ++iteration;
   }
 
   // There is room when both consumers have multiplied dS of two iterations before and the peer has its copy of it.
   __device__ __forceinline__ void hand_over(const Scores& weights) {
-    const int stage = smem.ds_ring.stage(now);
-    smem.ds_ring.wait_room(now);
-    smem.ds[stage].weights.put(weights);
+    const int stage = smem.ds_ring.stage(iteration);
+    smem.ds_ring.wait_room(iteration);
+    smem.ds[stage].weights.store(weights);
     __syncwarp();
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&smem.weights_full[stage]);
   }
 };
 
-// ---- GradK ----
+// ---- GradKConsumer ----
 
 template <class Kernel>
-struct GradKByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_k, 1> {
-  using Base = ConsumerByKeys<Kernel, Kernel::share_of_grad_k, 1>;
-  using Base::V, Base::params, Base::smem, Base::now, Base::q, Base::dq_sum;
+struct GradKConsumerByKeys : ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_k_consumer, 1> {
+  using Base = ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_k_consumer, 1>;
+  using Base::V, Base::params, Base::smem, Base::iteration, Base::q, Base::dq_sum;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
-  using Weights = typename Kernel::Weights;
+  using OperandTile = typename Kernel::OperandTile;
   using GradK = typename Kernel::GradK;
 
   template <bool First>
   __device__ __forceinline__ void q_iteration(GradK& dk) {
     Scores dp, weights;
-    Weights ds;
+    OperandTile ds;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
     const EarlyRowValues<bwd_rows_float4_interleaved(V)> delta(smem.rows[stage].delta());
     this->multiply_dp(dp);
-    take(weights);
+    load_weights(weights);
     ptx::wgmma_wait<0>();
-    this->give_back_grad_o();
+    this->release_grad_o();
     to_ds(weights, dp, delta);
     tile::round_to<T>(ds, weights);
-    tile::store_transposed(smem.ds[smem.ds_ring.stage(now)].mine, 0, 0, ds);
+    tile::store_transposed(smem.ds[smem.ds_ring.stage(iteration)].mine, 0, 0, ds);
     release_peer();
     if constexpr (!First) {
       typename decltype(dq_sum)::Accum dq;
@@ -147,7 +147,7 @@ struct GradKByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_k, 1> {
       tile::mma_ab_add<T>(dk, ds, smem.q[stage]);
       publish_ds();
       ptx::wgmma_wait<1>();  // grad_q is ready, grad_k in flight
-      smem.ds_ring.release(now - 1);
+      smem.ds_ring.release(iteration - 1);
       dq_sum.add(dq, dq_sum.offset());
     } else {
       tile::mma_ab_add<T>(dk, ds, smem.q[stage]);
@@ -157,21 +157,22 @@ struct GradKByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_k, 1> {
     ptx::wgmma_wait<0>();  // grad_k has read Q
     __syncwarp();
     q.release_and_advance(smem.q_ring);
-    ++now;
+    ++iteration;
   }
 
   // Afterwards all of this consumer's warps have them, and it may store dS where they lay.
-  __device__ __forceinline__ void take(Scores& weights) {
-    const int stage = smem.ds_ring.stage(now);
-    ptx::mbarrier_wait(&smem.weights_full[stage], smem.ds_ring.phase(now));
-    smem.ds[stage].weights.take(weights);
+  __device__ __forceinline__ void load_weights(Scores& weights) {
+    const int stage = smem.ds_ring.stage(iteration);
+    ptx::mbarrier_wait(&smem.weights_full[stage], smem.ds_ring.phase(iteration));
+    smem.ds[stage].weights.load(weights);
     ptx::warpgroup_sync(1);
   }
 
   // There is room for the peer's dS: this warp's weights have arrived in registers, since what it has stored was
   // computed from them.
   __device__ __forceinline__ void release_peer() {
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_at(&smem.peer_empty[smem.ds_ring.stage(now)], Kernel::peer());
+    if (threadIdx.x % 32 == 0)
+      ptx::mbarrier_arrive_at(&smem.peer_empty[smem.ds_ring.stage(iteration)], Kernel::peer());
   }
 
   // dS is in place, for wgmma too; the peer gets a copy.
@@ -179,9 +180,9 @@ struct GradKByKeys : ConsumerByKeys<Kernel, Kernel::share_of_grad_k, 1> {
     ptx::fence_proxy_async_shared();
     ptx::warpgroup_sync(1);
     if (threadIdx.x % warpgroup == 0) {
-      const int stage = smem.ds_ring.stage(now);
+      const int stage = smem.ds_ring.stage(iteration);
       ptx::mbarrier_arrive_expect_tx(&smem.ds_ring.full[stage], Kernel::DsTile::bytes);
-      ptx::mbarrier_wait(&smem.peer_empty[stage], smem.ds_ring.phase(now));
+      ptx::mbarrier_wait(&smem.peer_empty[stage], smem.ds_ring.phase(iteration));
       ptx::copy_to_cta(&smem.ds[stage].peers, &smem.ds_ring.full[stage], Kernel::peer(), &smem.ds[stage].mine,
                        Kernel::DsTile::bytes);
     }

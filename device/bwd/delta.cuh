@@ -21,7 +21,7 @@
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
 #include "contract/mask.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/attn/gate.cuh"

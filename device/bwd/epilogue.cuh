@@ -2,7 +2,7 @@
 // device/bwd: grad_k and grad_v of 64 keys on their way from registers to global memory.
 #pragma once
 #include "contract/bwd_params.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "device/bwd/schedule.cuh"
 #include "device/tile/accum.cuh"
 

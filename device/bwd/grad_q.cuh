@@ -18,7 +18,7 @@
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
 #include "contract/mask.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/attn/sequences.cuh"
@@ -106,23 +106,23 @@ struct GradQ {
     const StridedTensor& to = params.grad_q.to;
     char* first = static_cast<char*>(to.data) + tile.batch * to.batch + tile.head * to.head + tile.first_row * to.row;
 #pragma unroll 1
-    for (int here = 0; here < at_once; ++here) {  // in shared memory
+    for (int at = 0; at < at_once; ++at) {  // in shared memory
       float x[2][8];
       if constexpr (transposed) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           const int four = warp * warpgroup + unit / 2 * 32 + i * 4 + lane % 4;
-          const float2 both = reinterpret_cast<const float2*>(&smem.sums[here][swizzled(four)])[unit % 2];
+          const float2 both = reinterpret_cast<const float2*>(&smem.sums[at][swizzled(four)])[unit % 2];
           x[0][i] = both.x, x[1][i] = both.y;
         }
       } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const float4 four = smem.sums[here][swizzled(unit * warpgroup + warp / 2 * 32 + lane % 8 * 4 + i)];
+          const float4 four = smem.sums[at][swizzled(unit * warpgroup + warp / 2 * 32 + lane % 8 * 4 + i)];
           x[0][2 * i] = four.x, x[0][2 * i + 1] = four.y, x[1][2 * i] = four.z, x[1][2 * i + 1] = four.w;
         }
       }
-      const int piece = first_piece + here;
+      const int piece = first_piece + at;
       const int col = (transposed ? piece : piece / m_tiles) * atom_columns + unit * 8;
       const int row_of_tile = (transposed ? 0 : piece % m_tiles * m_tile_rows) + row;
       if (col >= params.grad_q.dim) continue;

@@ -28,12 +28,13 @@ struct PolicyOf {
 
   // With constant addresses the compiler keeps most of the 16 descriptors of K and V, one for each of their products,
   // in registers, and moves them to uniform ones in front of the products. true: they are computed in every iteration
-  // (Consumer::here), and the registers hold the thread's own two addresses instead, ds_address and dq_offset. With 64
-  // rows that is up to a fifth faster. With 128 rows it is better to keep the descriptors: by 2 to 5 % under a mask.
+  // (Consumer::opaque_tile), and the registers hold the thread's own two addresses instead, ds_address and dq_offset.
+  // With 64 rows that is up to a fifth faster. With 128 rows it is better to keep the descriptors: by 2 to 5 % under a
+  // mask.
   static constexpr bool recomputes_descriptors = !V.deterministic && V.tiles.q == m_tile_rows;
-  // Whether Q of the next iteration is there is asked before grad_q is added; later the answer comes behind the adds.
-  // With 64 rows the loads of lse would wait there instead, and it lost 3 to 5 %; with 128 and a mask it lost 1 %.
-  static constexpr bool asks_ahead = !V.deterministic && V.tiles.q != m_tile_rows && V.mask == Mask::none;
+  // Whether a Consumer waits for Q of the next iteration before it adds grad_q; a poll after that would wait behind the
+  // adds. With 64 rows the loads of lse would wait there instead, and it lost 3 to 5 %; with 128 and a mask 1 %.
+  static constexpr bool waits_q_early = !V.deterministic && V.tiles.q != m_tile_rows && V.mask == Mask::none;
 };
 
 }  // namespace froghopper::bwd

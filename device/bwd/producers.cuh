@@ -4,7 +4,7 @@
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "device/attn/alibi.cuh"
 #include "device/attn/tickets.cuh"
 #include "device/attn/tma_rows.cuh"
@@ -30,7 +30,7 @@ struct Dispatcher {
   typename Kernel::Smem& smem;
   typename Kernel::ItemStage items;
   typename Kernel::KvStage kv;
-  ptx::u32 fetch_now_phase = 0, number_phase = 0;
+  ptx::u32 fetch_next_phase = 0, number_phase = 0;
 
   // All lanes find, the first one does the rest.
   __device__ void run() {
@@ -57,7 +57,7 @@ struct Dispatcher {
       // The number of the last ticket. Every item fetched one: items tickets, whose numbers begin at clusters. In
       // deterministic variants every cluster (of one CTA or two) fetched one more, for its first item: items + clusters
       // tickets, whose numbers begin at 0.
-      if (fetches() && number == schedule.items() + clusters() - 1) tickets.forget();
+      if (is_fetching_cta() && number == schedule.items() + clusters() - 1) tickets.forget();
     }
   }
 
@@ -72,8 +72,8 @@ struct Dispatcher {
     return __shfl_sync(~0u, first_lane() ? fetch(tickets) : 0, 0);
   }
   __device__ int next_number(const attn::Tickets& tickets) {
-    if (fetches()) items.wait_in_producer_warp(&smem.fetch_now, fetch_now_phase);
-    fetch_now_phase ^= 1;
+    if (is_fetching_cta()) items.wait_in_producer_warp(&smem.fetch_next, fetch_next_phase);
+    fetch_next_phase ^= 1;
     return fetch(tickets);
   }
   // Of the CTAs of a cluster, which have the same items, the first one fetches and tells the other.
@@ -81,7 +81,7 @@ struct Dispatcher {
     if constexpr (Kernel::ctas == 1) {
       return fetched(tickets);
     } else {
-      if (fetches()) {
+      if (is_fetching_cta()) {
         const int number = fetched(tickets);
         ptx::st_async(&smem.number, &smem.number_full, 1, number);
         return number;
@@ -95,7 +95,7 @@ struct Dispatcher {
   __device__ int fetched(const attn::Tickets& tickets) const {
     return (V.deterministic ? 0 : clusters()) + tickets.read(tickets.fetch());
   }
-  static __device__ bool fetches() { return Kernel::ctas == 1 || ptx::cta_in_cluster() == 0; }
+  static __device__ bool is_fetching_cta() { return Kernel::ctas == 1 || ptx::cta_in_cluster() == 0; }
   static __device__ int clusters() { return gridDim.x / Kernel::ctas; }
 
   __device__ void publish(const WorkItem& item) {
@@ -133,7 +133,7 @@ template <class Kernel, class Load, class Fetch>
 __device__ void each_q_iteration(typename Kernel::Smem& smem, int heads_per_kv, Load load, Fetch fetch) {
   typename Kernel::ItemStage at;
   while (true) {
-    at.wait_in_producer_warp(smem.item_ring);
+    at.wait_full_in_producer_warp(smem.item_ring);
     const WorkItem item = smem.items[at.stage];
     at.arrive_empty(smem.item_ring);
     at.advance();
@@ -203,9 +203,9 @@ struct QLoader {
         },
         [&] {
           if constexpr (Kernel::ctas == 2)
-            ptx::mbarrier_arrive_at(&smem.fetch_now, 0);
+            ptx::mbarrier_arrive_at(&smem.fetch_next, 0);
           else
-            ptx::mbarrier_arrive(&smem.fetch_now);
+            ptx::mbarrier_arrive(&smem.fetch_next);
         });
   }
 
@@ -237,14 +237,14 @@ struct QLoader {
 template <class Kernel>
 struct ProxyFencer {
   static __device__ void run(const BwdParams& params, typename Kernel::Smem& smem) {
-    ptx::u32 q_iteration_number = 0;
+    ptx::u32 iteration = 0;
     each_q_iteration<Kernel>(
         smem, params.heads_per_kv,
         [&](const WorkItem&, int, int, int) {
-          const int stage = smem.ds_ring.stage(q_iteration_number);
-          Kernel::QStage::wait_in_producer_warp(&smem.ds_stored[stage], smem.ds_ring.phase(q_iteration_number));
+          const int stage = smem.ds_ring.stage(iteration);
+          Kernel::QStage::wait_in_producer_warp(&smem.ds_stored[stage], smem.ds_ring.phase(iteration));
           ptx::fence_proxy_async_shared();
-          smem.ds_ring.arrive_full(q_iteration_number++);
+          smem.ds_ring.arrive_full(iteration++);
         },
         [] {});
   }
@@ -263,13 +263,13 @@ struct ProxyFencer {
 //   item_adds_issued.
 //
 // A barrier must not complete two phases while a thread waits for one of them, or the parity would be ambiguous. So the
-// DqOrderWaiter lets iteration n pass only when the DqOrderSignaller has seen the adds of n - 2 (signalled_ring),
+// DqOrderWaiter lets iteration n pass only when the DqOrderSignaller has seen the adds of n - 2 (adds_seen),
 // and item_adds_issued has two stages.
 template <class Kernel>
 struct DqOrderWaiter {
   static __device__ void run(const BwdParams& params, typename Kernel::Smem& smem) {
     constexpr BwdVariant V = Kernel::variant;
-    ptx::u32 q_iteration_number = 0;
+    ptx::u32 iteration = 0;
     ptx::wait_for_earlier_kernels();
     each_q_iteration<Kernel>(
         smem, params.heads_per_kv,
@@ -277,9 +277,9 @@ struct DqOrderWaiter {
           const ptx::u32* added = params.dq_semaphore + dq_tile<V>(params, item, head, q_tile);
           const ptx::u32 before = Kernel::ctas * rank_of_tile<V>(params, item, q_tile);
           while (ptx::ld_acquire(added) < before) {}
-          smem.signalled_ring.wait_room(q_iteration_number);
-          smem.ds_ring.wait_room(q_iteration_number);
-          smem.ds_ring.arrive_full(q_iteration_number++);
+          smem.adds_seen.wait_two_before(iteration);
+          smem.ds_ring.wait_room(iteration);
+          smem.ds_ring.arrive_full(iteration++);
         },
         [] {});
   }
@@ -288,16 +288,15 @@ struct DqOrderWaiter {
 template <class Kernel>
 struct DqOrderSignaller {
   static __device__ void run(const BwdParams& params, typename Kernel::Smem& smem) {
-    ptx::u32 q_iteration_number = 0, q_loops = 0;
+    ptx::u32 iteration = 0, q_loops = 0;
     each_q_iteration<Kernel>(
         smem, params.heads_per_kv,
         [&](const WorkItem& item, int head, int q_tile, int left) {
           if (left > 1)
-            // Q of the next iteration is given back: a producer waits for that before it fills n + 1 + stages.
-            smem.q_ring.wait_room(q_iteration_number + 1 + Kernel::variant.tiles.stages);
+            smem.q_ring.wait_released(iteration + 1);
           else
             smem.item_adds_issued.wait(q_loops++);
-          smem.signalled_ring.arrive_empty(q_iteration_number++);
+          smem.adds_seen.announce(iteration++);
           ptx::red_release_add(params.dq_semaphore + dq_tile<Kernel::variant>(params, item, head, q_tile), 1);
         },
         [] {});
@@ -312,9 +311,9 @@ __device__ __forceinline__ void init_rings(typename Kernel::Smem& smem, int cons
   smem.v_ring.init(consumer_warps);
   smem.q_ring.init(consumer_warps);
   smem.grad_o_ring.init(consumer_warps);
-  smem.signalled_ring.init(/*arrivals_on_empty=*/1);
-  smem.item_adds_issued.init(1, consumer_warps);
-  ptx::mbarrier_init(&smem.fetch_now, Kernel::ctas);
+  smem.adds_seen.init();
+  smem.item_adds_issued.init(consumer_warps);
+  ptx::mbarrier_init(&smem.fetch_next, Kernel::ctas);
 }
 
 // The producer warpgroup, by warps.

@@ -15,15 +15,15 @@ namespace froghopper::bwd {
 struct QLoop {
   const BwdParams& params;
   const WorkItem& item;
-  int m_tile;         // its number among those of the kv tile
-  bool large;         // some row of the problem may be large, see Weigh
-  int heads;          // iterations of every q tile
-  int rounds;         // after this one
-  int masked_last;    // iterations of this round after the present spans
-  int masked, clear;  // iterations of the present spans; the caller counts them down
+  int m_tile_index;      // among those of the kv tile
+  bool large;            // some row of the problem may be large, see Weigh
+  int heads;             // iterations of every q tile
+  int rounds;            // after this one
+  int masked_last;       // iterations of this round after the present spans
+  int masked, unmasked;  // iterations of the present spans; the caller counts them down
 
-  __device__ QLoop(const BwdParams& params, const WorkItem& item, int m_tile)
-      : params(params), item(item), m_tile(m_tile), heads(1), rounds(1) {
+  __device__ QLoop(const BwdParams& params, const WorkItem& item, int m_tile_index)
+      : params(params), item(item), m_tile_index(m_tile_index), heads(1), rounds(1) {
     (item.q.traversal == Traversal::by_heads ? rounds : heads) = params.heads_per_kv;
     large = uniform(*params.large == params.queue.tag);
     next_round();
@@ -32,23 +32,23 @@ struct QLoop {
   __device__ int all_q_iterations() const { return uniform(item.q.count() * params.heads_per_kv); }
 
   // The first iteration of an item has only the masked form, whichever span it belongs to.
-  __device__ void count_first() { --(masked > 0 ? masked : clear); }
+  __device__ void count_first() { --(masked > 0 ? masked : unmasked); }
 
   // The spans are over; false: that was the last iteration.
   __device__ bool next() {
     masked = masked_last;
     masked_last = 0;
     if (masked == 0 && rounds > 0) next_round();
-    return masked + clear > 0;
+    return masked + unmasked > 0;
   }
 
  private:
   __device__ void next_round() {
     --rounds;
-    const Spans<int>& spans = item.q.spans[m_tile];
-    masked = q_iterations(spans.masked), clear = q_iterations(spans.clear),
+    const Spans<int>& spans = item.q.spans[m_tile_index];
+    masked = q_iterations(spans.masked), unmasked = q_iterations(spans.unmasked),
     masked_last = q_iterations(spans.masked_last);
-    if (large || masked + clear == 0) masked += clear + masked_last, clear = masked_last = 0;
+    if (large || masked + unmasked == 0) masked += unmasked + masked_last, unmasked = masked_last = 0;
   }
   // The shuffle tells the compiler that all lanes have the same value.
   __device__ int q_iterations(int tiles) const { return uniform(tiles * heads); }

@@ -27,11 +27,11 @@ struct InRegisterOrder {
   float4 x[octets][warpgroup];
 
   static __device__ __forceinline__ ptx::u32 thread() { return threadIdx.x % warpgroup; }
-  __device__ __forceinline__ void put(const Scores& s) {
+  __device__ __forceinline__ void store(const Scores& s) {
 #pragma unroll
     for (int i = 0; i < octets; ++i) x[i][thread()] = {s.x[4 * i], s.x[4 * i + 1], s.x[4 * i + 2], s.x[4 * i + 3]};
   }
-  __device__ __forceinline__ void take(Scores& s) const {
+  __device__ __forceinline__ void load(Scores& s) const {
 #pragma unroll
     for (int i = 0; i < octets; ++i) {
       const float4 octet = x[i][thread()];
@@ -55,9 +55,9 @@ struct ConsumerOfTwoCtas {
 
   const BwdParams& params;
   typename Kernel::Smem& smem;
-  ptx::u32 items = 0;    // taken so far: gives stage and phase of the item, K and V rings
-  ptx::u32 now = 0;      // iterations so far: gives those of the dS ring
-  ptx::u32 q_loops = 0;  // deterministic only: items with iterations so far
+  ptx::u32 items = 0;      // taken so far: gives stage and phase of the item, K and V rings
+  ptx::u32 iteration = 0;  // iterations so far: gives those of the dS ring
+  ptx::u32 q_loops = 0;    // deterministic only: items with iterations so far
   typename Kernel::QStage q;
   typename Kernel::GradOStage grad_o;
 
@@ -82,13 +82,13 @@ struct ConsumerOfTwoCtas {
   }
 
   // All slices of this iteration's grad_o have been read.
-  __device__ __forceinline__ void give_back_grad_o() {
+  __device__ __forceinline__ void release_grad_o() {
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < Kernel::slices; ++i) grad_o.release_and_advance(smem.grad_o_ring);
   }
 
-  __device__ __forceinline__ void give_back_item() {
+  __device__ __forceinline__ void release_item() {
     __syncwarp();
     smem.item_ring.release(items);
     ++items;
@@ -98,19 +98,19 @@ struct ConsumerOfTwoCtas {
   __device__ __forceinline__ void announce_last() {
     if constexpr (V.deterministic) {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) smem.item_adds_issued.arrive_full(q_loops);
+      if (threadIdx.x % 32 == 0) smem.item_adds_issued.announce(q_loops);
       ++q_loops;
     }
   }
 };
 
-// ---- The items of GradV and of GradK ----
+// ---- The items of GradVConsumer and of GradKConsumer ----
 //
 // QIterations: q_iteration() and last_dq() of one of them, which is a ConsumerOfTwoCtas. The register tiles are locals
 // of run() and arguments of every step, never fields: see device/fwd/consumer.cuh.
 
 template <class Kernel, class QIterations>
-struct ItemsOfGradV : QIterations {
+struct ItemsOfGradVConsumer : QIterations {
   using QIterations::params, QIterations::smem, QIterations::items;
   using GradVSlice = typename Kernel::GradVSlice;
   static constexpr int slices = Kernel::slices, slice_columns = Kernel::slice_columns;
@@ -133,18 +133,18 @@ struct ItemsOfGradV : QIterations {
 #pragma unroll
       for (int i = 0; i < slices; ++i)
         rows.template store<typename Kernel::T>(params.grad_v, dv[i], col + i * slice_columns);
-      this->give_back_item();
+      this->release_item();
     }
   }
 
   __device__ __forceinline__ void q_loop(GradVSlice (&dv)[slices]) {
-    QLoop q_loop(params, this->item(), Kernel::m_tile_of_cta());
+    QLoop q_loop(params, this->item(), Kernel::m_tile_index_of_cta());
     this->template q_iteration</*Masked=*/true, /*First=*/true>(q_loop.large, dv);
     q_loop.count_first();
     do {
       for (; q_loop.masked > 0; --q_loop.masked)
         this->template q_iteration</*Masked=*/true, /*First=*/false>(q_loop.large, dv);
-      for (; q_loop.clear > 0; --q_loop.clear)
+      for (; q_loop.unmasked > 0; --q_loop.unmasked)
         this->template q_iteration</*Masked=*/false, /*First=*/false>(q_loop.large, dv);
     } while (q_loop.next());
     this->last_dq();
@@ -152,7 +152,7 @@ struct ItemsOfGradV : QIterations {
 };
 
 template <class Kernel, class QIterations>
-struct ItemsOfGradK : QIterations {
+struct ItemsOfGradKConsumer : QIterations {
   using QIterations::params, QIterations::smem, QIterations::items;
   using GradK = typename Kernel::GradK;
 
@@ -171,18 +171,18 @@ struct ItemsOfGradK : QIterations {
       dk.scale_rows(params.scale, params.scale);
       RowsOfKeys(params, this->item(), this->first_key(), QIterations::V.ragged)
           .template store<typename Kernel::T>(params.grad_k, dk, column_of_cta<QIterations::V>(Kernel::columns.qk));
-      this->give_back_item();
+      this->release_item();
     }
   }
 
   __device__ __forceinline__ void q_loop(GradK& dk) {
-    QLoop q_loop(params, this->item(), Kernel::m_tile_of_cta());
+    QLoop q_loop(params, this->item(), Kernel::m_tile_index_of_cta());
     this->template q_iteration</*First=*/true>(dk);
     q_loop.count_first();
     do {
-      for (int q_iterations = q_loop.masked + q_loop.clear; q_iterations > 0; --q_iterations)
+      for (int q_iterations = q_loop.masked + q_loop.unmasked; q_iterations > 0; --q_iterations)
         this->template q_iteration</*First=*/false>(dk);
-      q_loop.clear = 0;  // next() sets masked
+      q_loop.unmasked = 0;  // next() sets masked
     } while (q_loop.next());
     this->last_dq();
   }
@@ -190,7 +190,7 @@ struct ItemsOfGradK : QIterations {
 
 // ---- The roles ----
 
-template <class Kernel, class QIterationsOfV, class QIterationsOfK>
+template <class Kernel, class QIterationsOfGradV, class QIterationsOfGradK>
 __device__ __forceinline__ void run_roles(const BwdParams& params, typename Kernel::Smem& smem) {
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (warp < 4) {
@@ -199,9 +199,9 @@ __device__ __forceinline__ void run_roles(const BwdParams& params, typename Kern
   } else {
     ptx::setmaxnreg_inc<Kernel::consumer_registers>();
     if (warp < 8)
-      ItemsOfGradV<Kernel, QIterationsOfV>{{{{params, smem}}}}.run();
+      ItemsOfGradVConsumer<Kernel, QIterationsOfGradV>{{{{params, smem}}}}.run();
     else
-      ItemsOfGradK<Kernel, QIterationsOfK>{{{{params, smem}}}}.run();
+      ItemsOfGradKConsumer<Kernel, QIterationsOfGradK>{{{{params, smem}}}}.run();
   }
   // The other CTA may still write to this one's memory, or read from it.
   __syncwarp();

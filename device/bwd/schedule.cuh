@@ -111,8 +111,8 @@ __device__ Traversal traversal_of(const BwdParams& params, int pair, bool keys_f
 }
 
 template <BwdVariant V>
-__device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv, int kv_tile,
-                             const attn::Lengths& lengths) {
+__device__ WorkItem make_item(const BwdParams& params, int sequence, int head_kv, int kv_tile,
+                              const attn::Lengths& lengths) {
   const int first_key = kv_tile * V.tiles.kv, last_key = min(first_key + V.tiles.kv, lengths.seq_kv) - 1;
   const KeyMask<V> key_mask(params, lengths);
   const Range<int> tiles = key_mask.q_tiles(first_key, last_key, lengths.seq_q, V.tiles.q);
@@ -122,10 +122,10 @@ __device__ WorkItem describe(const BwdParams& params, int sequence, int head_kv,
   const int pair = sequence * params.heads_kv + head_kv;
   const bool keys_falling = V.deterministic && V.mask == Mask::causal && pair < params.pairs_light_first;
   const Traversal traversal = traversal_of<V>(params, pair, keys_falling);
-  const auto spans_of = [&](int m_tile) -> Spans<int> {
+  const auto spans_of = [&](int m_tile_index) -> Spans<int> {
     const Spans<int> spans =
-        key_mask.spans(first_key + m_tile * m_tile_rows, m_tile_rows, tiles, lengths.seq_q, V.tiles.q);
-    if (traversal == Traversal::rows_falling) return {spans.masked_last, spans.clear, spans.masked};
+        key_mask.spans(first_key + m_tile_index * m_tile_rows, m_tile_rows, tiles, lengths.seq_q, V.tiles.q);
+    if (traversal == Traversal::rows_falling) return {spans.masked_last, spans.unmasked, spans.masked};
     return spans;
   };
   return {.kv_tile = kv_tile,
@@ -154,8 +154,8 @@ struct UniformSchedule {
   __device__ WorkItem find(int number) {
     if (number >= params.order.items) return {.kv_tile = -1};
     const ItemOfPair item = item_in_dq_order(params.order, number, V.deterministic ? params.pairs_light_first : 0);
-    return describe<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.of_pair,
-                       {0, params.seq_q, 0, params.seq_kv});
+    return make_item<V>(params, item.pair / params.heads_kv, item.pair % params.heads_kv, item.index_in_pair,
+                        {0, params.seq_q, 0, params.seq_kv});
   }
   __device__ int items() const { return params.order.items; }
 };
@@ -179,7 +179,7 @@ struct RaggedSchedule {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {.kv_tile = -1};
     const int last = (found.lengths.seq_kv + V.tiles.kv - 1) / V.tiles.kv - 1;
-    return describe<V>(params, found.sequence, found.head, last - found.of_pair, found.lengths);
+    return make_item<V>(params, found.sequence, found.head, last - found.index_in_pair, found.lengths);
   }
   // Valid once find() has found none.
   __device__ int items() const { return sequences.items(); }

@@ -2,7 +2,7 @@
 // device/bwd: which rows a q tile of the workspace holds; sums over a CTA.
 #pragma once
 #include "contract/bwd_params.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "device/attn/lengths.cuh"
 
 namespace froghopper::bwd {
@@ -14,14 +14,15 @@ struct WorkspaceQTile {
 };
 
 // A tile in which no row lies is given to the sequence before it, or, where sequences are not packed, to the one in
-// whose batch it lies; it begins beyond the rows of that one: row >= rows. place: how the workspace counts q tiles.
-// number: of the tile there.
-__device__ inline WorkspaceQTile find_workspace_q_tile(const RaggedParams& ragged, const QTiles& place, int sequences,
-                                                       int seq_q, int tile_q, bool is_ragged, int number) {
-  const int head = number % place.heads_q, at = number / place.heads_q;
+// whose batch it lies; it begins beyond the rows of that one: row >= rows. numbering: how the workspace numbers q
+// tiles. number: that of this tile.
+__device__ inline WorkspaceQTile find_workspace_q_tile(const RaggedParams& ragged, const QTiles& numbering,
+                                                       int sequences, int seq_q, int tile_q, bool is_ragged,
+                                                       int number) {
+  const int head = number % numbering.heads_q, at = number / numbering.heads_q;
   const int* cu = is_ragged ? ragged.cu_q : nullptr;
   if (!cu) {
-    const int sequence = at / place.tiles_of_sequence, row = at % place.tiles_of_sequence * tile_q;
+    const int sequence = at / numbering.tiles_of_sequence, row = at % numbering.tiles_of_sequence * tile_q;
     const int rows = is_ragged ? attn::lengths_of(ragged, seq_q, /*seq_kv=*/0, sequence).seq_q : seq_q;
     return {head, sequence, row, row, rows, sequence};
   }

@@ -11,7 +11,7 @@ namespace froghopper::fwd {
 template <class Kernel>
 __device__ void init_barriers(typename Kernel::Smem& smem) {
   if (threadIdx.x == 0) {
-    constexpr int warps = 4 * Kernel::consumer_groups, v_producer_warps = Kernel::v_producer_warps;
+    constexpr int warps = 4 * Kernel::consumer_warpgroups, v_producer_warps = Kernel::v_producer_warps;
     // Those who read items: Consumer warps; the fillers of V (Transposers, Dequantisers or the Loader of V); and the
     // other loaders (StoredLoaders, the Fp8Loader or the Loader of K).
     smem.item_ring.init(warps + v_producer_warps + (Kernel::dequantises_on_load ? Kernel::stored_loaders : 1));
@@ -21,7 +21,7 @@ __device__ void init_barriers(typename Kernel::Smem& smem) {
     smem.v_ring.init(warps, Kernel::reads_8_bit ? v_producer_warps : loads);
     if constexpr (Kernel::reads_8_bit) smem.stored_ring.init(v_producer_warps, loads);
     Kernel::MmaOrderIfAny::init(smem.mma_order);
-    ptx::mbarrier_init(&smem.fetch_now, 1);
+    ptx::mbarrier_init(&smem.fetch_next, 1);
     ptx::fence_mbarrier_init();
   }
   __syncthreads();

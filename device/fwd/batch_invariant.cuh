@@ -83,14 +83,14 @@ template <FwdVariant V>
 struct BatchInvariantEpilogue {
   const FwdParams& params;
   const WorkItem& item;
-  int in_q_tile, half;  // as MTile has it; of O's columns, as of FinalEpilogue. Their sum is the Consumer's number
+  int m_tile_index, half;  // the Consumer's, whose number is their sum
 
   template <class Softmax, class Output>
   __device__ __forceinline__ void run(const Softmax& softmax, float sink, Output& o) const {
-    const MTile<V> m_tile{params, item, in_q_tile};
+    const MTile<V> m_tile{params, item, m_tile_index};
     typename PartsSoFar<V>::PartPair rows{softmax.part_top(), softmax.part_bottom()};
     const bool first = batch_invariant_part_at(item.kv.last()) == batch_invariant_part_at(m_tile.first_tile());
-    PartsSoFar<V>{params, in_q_tile + half}.template merge<4>(first, rows, o);
+    PartsSoFar<V>{params, m_tile_index + half}.template merge<4>(first, rows, o);
     FinalEpilogue<V>{params, item, m_tile.rows().top, m_tile.seq_q(), half}.run(
         attn::finish_part(rows.top, params.scale_log2, sink), attn::finish_part(rows.bottom, params.scale_log2, sink),
         o);

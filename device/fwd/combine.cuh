@@ -21,7 +21,7 @@
 #include "contract/combine_variant.h"
 #include "contract/fwd_params.h"
 #include "contract/mask.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/split.h"
 #include "contract/tile_sequence.h"
 #include "contract/types.h"
@@ -63,7 +63,7 @@ struct Combine {
 
     __device__ long long operator()(int part) const {
       if constexpr (V.even)
-        return place_of_part_from(cta, part, split.even.classes) * static_cast<long long>(m_tile_rows) + row;
+        return workspace_tile_of_part_from(cta, part, split.even.classes) * static_cast<long long>(m_tile_rows) + row;
       return row + part * split.row_heads;
     }
   };
@@ -83,9 +83,9 @@ struct Combine {
     if (tile.parts == 0) return;
     const int step = ctas * combine_rows(V);
     for (int i = first * combine_rows(V) + threadIdx.x / lanes; i < tile.rows * params.pack_gqa.heads; i += step) {
-      const int head_of_group = i / tile.rows, row = i % tile.rows;
-      const OutputRow output = {tile.batch, tile.first_row + row, tile.head + head_of_group, tile.parts, 0};
-      combine_parts(params, {params.split, static_cast<unsigned>(head_of_group * params.pack_gqa.rows + row), cta},
+      const int head_in_tile = i / tile.rows, row = i % tile.rows;
+      const OutputRow output = {tile.batch, tile.first_row + row, tile.head + head_in_tile, tile.parts, 0};
+      combine_parts(params, {params.split, static_cast<unsigned>(head_in_tile * params.pack_gqa.rows + row), cta},
                     output);
     }
   }

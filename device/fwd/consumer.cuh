@@ -52,8 +52,8 @@ struct Consumer {
   static constexpr FwdVariant V = Kernel::variant;
   static constexpr bool fp8_mma = Kernel::fp8_mma, reads_8_bit = Kernel::reads_8_bit,
                         immediate_pv = Kernel::immediate_pv, token_scales = V.kv.token_scales;
-  // P V is issued once S is ready, so that the next Consumer's S has the tensor core first.
-  static constexpr bool pv_later = fp8_mma && V.dims.qk > 128;
+  // P V of the tile before is issued once S is ready, so that the next Consumer's S has the tensor core first.
+  static constexpr bool pv_after_s = fp8_mma && V.dims.qk > 128;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
   using Weights = typename Kernel::Weights;
@@ -64,22 +64,29 @@ struct Consumer {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  // The number of its M tile in the q tile of the item whose softmax or epilogue runs. The next item is taken, and its
-  // first S issued, while that of the item before is still here: both use next_m_tile(). Before the first item it is
-  // the Consumer's number, so where Consumers swap M tiles they do so for the first item already.
-  int m_tile;
+  // The index of its M tile in the q tile of the item whose softmax or epilogue runs. The next item is taken, and its
+  // first S issued, while that of the item before is still here: both use next_m_tile_index(). Before the first item it
+  // is the Consumer's number, so where Consumers swap M tiles they do so for the first item already.
+  int m_tile_index;
   int half;  // of O's columns, where two Consumers share an M tile
   typename Kernel::ItemStage items;
   ConsumerQ<Kernel> q = {smem};
-  ConsumerMma<Kernel> mma = {smem, half, {smem.mma_order, m_tile}};
-  Moved moved;            // FP8 MMAs only
-  bool o_begins = true;   // immediate_pv: the next product is not added to what O has
-  ScoreMod<V> score_mod;  // of the item
-  attn::RowPair q_rows;   // Q that became f16: what its rows are multiplied by
-  ScalesIfBlocks scales;  // of the tile whose S is next
+  ConsumerMma<Kernel> mma = {smem, half, {smem.mma_order, m_tile_index}};
+  RowMaxMoved row_max_moved;  // FP8 MMAs only
+  bool o_begins = true;       // immediate_pv: the next product is not added to what O has
+  ScoreMod<V> score_mod;      // of the item
+  attn::RowPair q_rows;       // Q that became f16: what its rows are multiplied by
+  ScalesIfBlocks scales;      // of the tile whose S is next
   Epilogue<Kernel> epilogue = {params, smem};
 
-  // Of item i with the kv tiles 0, 1, ... last, in the order of issue (between two | products overlap):
+  // When P V of tile t - 1 is issued:
+  //   variants                                      in an iteration
+  //   FP8 MMAs, three Consumers, dim_v above 64     of t - 1, right after its own softmax: immediate_pv.cuh
+  //   other FP8 MMAs, head dims above 128           of t, once S of t has completed (pv_after_s)
+  //   of these, some (pv_within_softmax)            of t if that is an interior tile, between two halves of its
+  //                                                 exponentials: pv_within_softmax.cuh
+  //   all others                                    of t, behind S of t, which is still in flight
+  // The last are, for item i with the kv tiles 0, 1, ... last, in the order of issue (between two | products overlap):
   //   S(i, 0) | softmax | S(i, 1) P V(i, 0) | softmax | ... | S(i, last) P V(i, last - 1) | softmax |
   //   P V(i, last) S(i + 1, 0) | epilogue of i, softmax of (i + 1, 0) | ...
   // So there is one S for every tile, and one more after the last item. That one multiplies whatever lies in the
@@ -92,10 +99,10 @@ struct Consumer {
     mma.begin();
     WorkItem item = take_item();
     float scale = scale_of(item);
-    mma.qk(s, q.tile(), next_m_tile(), [] {});  // S of the first item's first tile
+    mma.qk(s, q.tile(), next_m_tile_index(), [] {});  // S of the first item's first tile
     ptx::wgmma_wait<0>();
-    mma.pass_order();
-    m_tile = next_m_tile();
+    mma.pass_turn();
+    m_tile_index = next_m_tile_index();
 
     while (!item.is_end()) {
       Softmax softmax = begin_softmax(scale);
@@ -118,20 +125,20 @@ struct Consumer {
 
       softmax.complete();
       if constexpr (!immediate_pv) mma.pv(o, p);  // the last of this item
-      if constexpr (fp8_mma) promotion().finish(m_tile_of(item).tiles(), softmax, moved, o);
-      const WorkItem finished = give_back_item();
+      if constexpr (fp8_mma) promotion().finish(m_tile_of(item).tiles(), softmax, row_max_moved, o);
+      const WorkItem finished = release_item();
       const MeansIfAny means(params, finished, m_tile_of(finished), half);
       item = take_item();
       scale = scale_of(item);
       if constexpr (fwd_has_scales(V) && !token_scales) o_scale = o_scale_of<V>(params, finished);
-      mma.qk(s, q.tile(), next_m_tile(), [] {});          // the first of the next
+      mma.qk(s, q.tile(), next_m_tile_index(), [] {});    // the first of the next
       if constexpr (!immediate_pv) ptx::wgmma_wait<1>();  // O is ready, S is not
-      mma.pass_order();
+      mma.pass_turn();
       if constexpr (!immediate_pv) mma.release_v();
       if constexpr (V.kv.smooth) means.add(params, finished, softmax, o_scale, o);
-      epilogue.run(finished, m_tile, half, q, softmax, o_scale, o);
+      epilogue.run(finished, m_tile_index, half, q, softmax, o_scale, o);
       ptx::wgmma_wait<0>();  // S is ready
-      m_tile = next_m_tile();
+      m_tile_index = next_m_tile_index();
     }
     epilogue.wait();
   }
@@ -141,13 +148,13 @@ struct Consumer {
                                           Weights& p, Output& o) {
     int kv_tile = tiles.first();
     if constexpr (V.mask != Mask::none) {
-      const int boundary = m_tile_of(item).upper_boundary(tiles);
-      for (; kv_tile >= boundary; kv_tile = tiles.next(kv_tile))
+      const int lowest_upper_boundary = m_tile_of(item).lowest_upper_boundary_tile(tiles);
+      for (; kv_tile >= lowest_upper_boundary; kv_tile = tiles.next(kv_tile))
         kv_iteration</*Boundary=*/true>(item, kv_tile, softmax, s, p, o);
     }
-    int interior = tiles.last();
-    if constexpr (bounded_below(V.mask)) interior = m_tile_of(item).lower_boundary(tiles);
-    for (; kv_tile >= interior; kv_tile = tiles.next(kv_tile))
+    int lowest_interior = tiles.last();
+    if constexpr (bounded_below(V.mask)) lowest_interior = m_tile_of(item).lowest_interior_tile(tiles);
+    for (; kv_tile >= lowest_interior; kv_tile = tiles.next(kv_tile))
       kv_iteration</*Boundary=*/false>(item, kv_tile, softmax, s, p, o);
     if constexpr (bounded_below(V.mask))
       for (; tiles.not_past_last(kv_tile); kv_tile = tiles.next(kv_tile))
@@ -178,12 +185,12 @@ struct Consumer {
   __device__ __forceinline__ void kv_iteration(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
                                                Weights& p, Output& o) {
     if constexpr (immediate_pv) return kv_iteration_immediate_pv<Boundary>(item, kv_tile, softmax, s, p, o);
-    mma.qk(s, q.tile(), m_tile, [&] { take_scales(softmax); });  // S of this tile
-    if (!pv_later) mma.pv(o, p);                                 // O += P V of the tile before
+    mma.qk(s, q.tile(), m_tile_index, [&] { set_scales(softmax); });  // S of this tile
+    if (!pv_after_s) mma.pv(o, p);                                    // O += P V of the tile before
     scales.read(params, item.kv.next(kv_tile));
-    ptx::wgmma_wait<pv_later ? 0 : 1>();  // S is ready, P V is not
-    mma.pass_order();
-    if (pv_later && (Boundary || !pv_within_softmax(V))) mma.pv(o, p);
+    ptx::wgmma_wait<pv_after_s ? 0 : 1>();  // S is ready, P V is not
+    mma.pass_turn();
+    if (pv_after_s && (Boundary || !pv_within_softmax(V))) mma.pv(o, p);
     modify_scores(item, kv_tile, softmax, s);
     attn::RowPair rescale;
     bool grew = true;
@@ -215,9 +222,9 @@ struct Consumer {
     }
     if (grew) o.scale_rows(rescale.top, rescale.bottom);
     if constexpr (fp8_mma) {
-      if (grew) moved.all();
+      if (grew) row_max_moved.all();
       if (Promotion<V>::due(kv_tile, m_tile_of(item).tiles()))
-        promotion().promote(kv_tile, m_tile_of(item).tiles(), softmax, moved, o);
+        promotion().promote(kv_tile, m_tile_of(item).tiles(), softmax, row_max_moved, o);
     }
   }
 
@@ -226,11 +233,11 @@ struct Consumer {
   __device__ __forceinline__ attn::RowPair recompute_scores(const WorkItem& item, int kv_tile, Softmax& softmax,
                                                             Scores& s) {
     volatile float aside[4];
-    if constexpr (Kernel::Registers::crowded) softmax.put_aside(aside);
-    mma.qk_again(s, q.tile(), m_tile);
-    if constexpr (Kernel::Registers::crowded) softmax.take_back(aside);
+    if constexpr (Kernel::Registers::crowded) softmax.save(aside);
+    mma.qk_again(s, q.tile(), m_tile_index);
+    if constexpr (Kernel::Registers::crowded) softmax.restore(aside);
     // Block variants keep this tile's scales in the softmax: `scales` already has the next tile's.
-    if constexpr (reads_8_bit) take_scales(softmax);
+    if constexpr (reads_8_bit) set_scales(softmax);
     modify_scores(item, kv_tile, softmax, s);
     return softmax.exact_step(s, {Softmax::max_offset_again, Softmax::max_offset_again});
   }
@@ -272,14 +279,14 @@ struct Consumer {
 
   // ---- Items ----
 
-  __device__ MTile<V> m_tile_of(const WorkItem& item) const { return {params, item, m_tile}; }
-  __device__ int next_m_tile() const {  // of its M tile in the next item
-    return swaps_m_tiles(V) ? Kernel::consumer_groups - 1 - m_tile : m_tile;
+  __device__ MTile<V> m_tile_of(const WorkItem& item) const { return {params, item, m_tile_index}; }
+  __device__ int next_m_tile_index() const {  // of its M tile in the next item
+    return swaps_m_tiles(V) ? Kernel::consumer_warpgroups - 1 - m_tile_index : m_tile_index;
   }
-  // The Consumer's number, or where two share an M tile that of the pair.
+  // The Consumer's number; of two that share an M tile, that of the first.
   __device__ int consumer() const {
     static_assert(!swaps_m_tiles(V));
-    return m_tile;
+    return m_tile_index;
   }
   __device__ Promotion<V> promotion() const { return {params, consumer()}; }
   __device__ __forceinline__ void release_k(const WorkItem& item, int kv_tile) {
@@ -296,16 +303,16 @@ struct Consumer {
     item.kv.begin = __shfl_sync(~0u, item.kv.begin, 0);
     item.kv.end = __shfl_sync(~0u, item.kv.end, 0);
     score_mod.prefetch(params, item);
-    const MTile<V> next{params, item, next_m_tile()};
+    const MTile<V> next{params, item, next_m_tile_index()};
     scales.begin(params, item, next.first_tile());
     mma.skip_k(next.skipped());
-    q.take();
-    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), next_m_tile(), half);
+    q.wait();
+    if constexpr (fwd_converts_q(V)) q_rows = queries_in_f16<V>(params, item, q.tile(), next_m_tile_index(), half);
     return item;
   }
   // The item that is finished, read from shared memory again, so that what only the epilogue needs spends no registers
   // in the loop.
-  __device__ WorkItem give_back_item() {
+  __device__ WorkItem release_item() {
     const WorkItem item = smem.items[items.stage];
     __syncwarp();
     items.release_and_advance(smem.item_ring);
@@ -327,9 +334,9 @@ struct Consumer {
       return Softmax{fwd_dequantised_by_earlier_launch(V) ? attn::of_all_rows(scale)
                                                           : ScoreMod<V>::scale_log2(params)};
   }
-  __device__ __forceinline__ void take_scales(Softmax& softmax) const {
-    if constexpr (reads_8_bit) softmax.take(mma.scales());
-    if constexpr (fwd_block_scales(V)) softmax.take(scales.next);
+  __device__ __forceinline__ void set_scales(Softmax& softmax) const {
+    if constexpr (reads_8_bit) softmax.set_scales(mma.scales());
+    if constexpr (fwd_block_scales(V)) softmax.set_scales(scales.next);
   }
 };
 

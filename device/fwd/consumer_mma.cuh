@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the two products of a Consumer, S = Q K^T and O += P V, and the stages of K and V that they read. It
-// waits for those and gives them back, and no other code does; for Q, consumer_q.cuh does. Kernel is Forward of a
+// waits for those and releases them, and no other code does; for Q, consumer_q.cuh does. Kernel is Forward of a
 // variant; the head of forward.cuh has the barriers.
 #pragma once
 #include "contract/fwd_variant.h"
@@ -35,28 +35,28 @@ struct ConsumerMma {
   typename Kernel::MmaOrderIfAny order;
   typename Kernel::KvStage k, v;
 
-  // S of a tile, issued. m_tile: number of the M tile in q. read_scales() comes before the product: a load behind
+  // S of a tile, issued. m_tile_index: of the M tile in q. read_scales() comes before the product: a load behind
   // products waits until they have read their operands.
   // immediate_pv: K of this tile came long ago, so it is awaited before the turn is taken. Elsewhere K is awaited
   // within the turn; why nothing hangs then: mma_order.cuh.
   template <class ReadScales>
-  __device__ __forceinline__ void qk(Scores& s, QTile& q, int m_tile, const ReadScales& read_scales) {
+  __device__ __forceinline__ void qk(Scores& s, QTile& q, int m_tile_index, const ReadScales& read_scales) {
     if (Kernel::immediate_pv) k.wait(smem.k_ring);
-    order.take();
+    order.wait_turn();
     if (!Kernel::immediate_pv) k.wait(smem.k_ring);
     fence_for_wgmma<V>();
     read_scales();
-    const int row = m_tile * m_tile_rows;
+    const int row = m_tile_index * m_tile_rows;
     tile::mma_abt<T>(s, q, recomputes_q_descriptors ? ptx::opaque(row) : row, smem.k[k.stage]);
   }
   // Once, before the first product: lets the first Consumer issue.
   __device__ __forceinline__ void begin() const { order.begin(); }
   // Passes the turn to the next Consumer. Called when S has completed; between two items, when the last P V of the
   // finished item has completed and S of the next item is issued.
-  __device__ __forceinline__ void pass_order() const { order.pass(); }
+  __device__ __forceinline__ void pass_turn() const { order.pass_turn(); }
   // S once more, of the tile whose K is still held.
-  __device__ __forceinline__ void qk_again(Scores& s, QTile& q, int m_tile) const {
-    tile::mma_abt_by_warp<T>(s, q, m_tile * m_tile_rows, smem.k[k.stage]);
+  __device__ __forceinline__ void qk_again(Scores& s, QTile& q, int m_tile_index) const {
+    tile::mma_abt_by_warp<T>(s, q, m_tile_index * m_tile_rows, smem.k[k.stage]);
   }
 
   // O += P V, issued.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// device/fwd: the stages of Q, of one Consumer. Only ConsumerQ waits for them and gives them back. Kernel is
+// device/fwd: the stages of Q, of one Consumer. Only ConsumerQ waits for them and releases them. Kernel is
 // Forward of a variant; the head of forward.cuh has the barriers.
 //
-// take() waits for Q of the next item. The stage is read until the last S of the item; then it goes back to the
+// wait() waits for Q of the next item. The stage is read until the last S of the item; then it goes back to the
 // Dispatcher, or O takes the place of Q there (OStore::through_q): O leaves while S of the next item, whose Q is in the
 // other stage, is computed, and the stage goes back in the next item's first iteration.
 #pragma once
@@ -21,14 +21,14 @@ struct ConsumerQ {
   typename Kernel::QStage at;  // of the item whose S is computed
   bool has_o = false;          // the other stage holds O of the item before
 
-  __device__ __forceinline__ void take() { at.wait(smem.q_ring); }
+  __device__ __forceinline__ void wait() { at.wait(smem.q_ring); }
   __device__ __forceinline__ Tile& tile() const { return smem.q[at.stage]; }
 
   // This warp has had the item's last S.
   __device__ __forceinline__ void release() {
     if (!o_leaves_here) at.release(smem.q_ring);
   }
-  // From here on, tile() is the next item's, once take() has returned.
+  // From here on, tile() is the next item's, once wait() has returned.
   __device__ __forceinline__ void advance() { at.advance(); }
 
   // After advance(): the stage in which Q of the item before was, for O of that item. Whoever writes there makes sure

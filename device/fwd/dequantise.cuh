@@ -13,7 +13,7 @@
 // Shared    nothing
 #pragma once
 #include "contract/dequantise.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/attn/lengths.cuh"

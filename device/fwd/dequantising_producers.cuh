@@ -52,14 +52,14 @@ struct StoredLoader {
 
   __device__ void run() {
     while (true) {
-      const WorkItem item = take_copy<Kernel>(smem, items);
+      const WorkItem item = take_item_copy<Kernel>(smem, items);
       if (item.is_end()) return;
       KvSource<V, KvSide::k> keys(params, item);
       KvSource<V, KvSide::v> values(params, item);
       const int fetch_tile = defers_fetch<V>(params, item) ? fetch_at(item) : -1;
       ScalesOfTiles<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_now);
+        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_next);
         stored.wait_room(smem.stored_ring);
         if (is_leading_thread<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         scales.read(params, item, item.kv.next_or_last(kv_tile));
@@ -72,7 +72,7 @@ struct StoredLoader {
 
   template <class Tile, KvSide Side>
   __device__ void load(Tile Kernel::StoredTiles::*tile, KvSource<V, Side>& source, int kv_tile) {
-    ptx::u64* full = expect_stage<V>(stored, smem.stored_ring, Tile::bytes);
+    ptx::u64* full = announce_loads<V>(stored, smem.stored_ring, Tile::bytes);
     source.load(smem.stored[stored.stage].*tile, full, kv_tile);
     stored.advance();
   }
@@ -97,17 +97,17 @@ struct StoredLoaderOf {
   __device__ void run() {
     if (Side == KvSide::v) stored.advance();
     while (true) {
-      const WorkItem item = take_copy<Kernel>(smem, items);
+      const WorkItem item = take_item_copy<Kernel>(smem, items);
       if (item.is_end()) return;
       KvSource<V, Side> source(params, item);
       const int fetch_tile = Side == KvSide::k && defers_fetch<V>(params, item) ? fetch_at(item) : -1;
       ScalesOfTiles<V> scales(params, item, item.kv.first());
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_now);
+        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_next);
         stored.wait_room(smem.stored_ring);
         if (Side == KvSide::k && is_leading_thread<V>()) smem.stored_scales[stored.stage] = scales.of_tile();
         if (Side == KvSide::k) scales.read(params, item, item.kv.next_or_last(kv_tile));
-        ptx::u64* full = expect_stage<V>(stored, smem.stored_ring, bytes());
+        ptx::u64* full = announce_loads<V>(stored, smem.stored_ring, bytes());
         if constexpr (Side == KvSide::k)
           source.load(smem.stored[stored.stage].k, full, kv_tile);
         else
@@ -221,7 +221,7 @@ struct Dequantiser {
                                              tile::SharedTile<Rows, Cols>& to) const {
     using From8 = tile::SharedTile<Rows, Cols, 1>;
     using To16 = tile::SharedTile<Rows, Cols>;
-    constexpr int of_atom = Rows / 8 / warps, blocks = To16::atoms * of_atom;
+    constexpr int blocks_per_atom = Rows / 8 / warps, blocks = To16::atoms * blocks_per_atom;
     constexpr int ahead =
         blocks < Kernel::Registers::dequantised_ahead ? blocks : Kernel::Registers::dequantised_ahead;
     const ptx::u32 unit = lane() % 4, row = lane() / 8 ^ (lane() & 4 ? 5 : 0), first = warp * (Rows / warps) + row;
@@ -231,7 +231,7 @@ struct Dequantiser {
     const ptx::u32 to_odd = to.row(0, first) + to.unit(2 * unit + 1, row);
     ptx::u32 x[ahead][4];
     const auto load = [&](int block) {
-      const int atom = block / of_atom, down = block % of_atom * 8 * atom_row_bytes;
+      const int atom = block / blocks_per_atom, down = block % blocks_per_atom * 8 * atom_row_bytes;
       ptx::ld_shared_v4(x[block % ahead], from_row[atom % 2] + atom / 2 * From8::atom_bytes + down);
     };
 #pragma unroll
@@ -239,7 +239,7 @@ struct Dequantiser {
 #pragma unroll
     for (int block = 0; block < blocks; ++block) {
       const auto& y = x[block % ahead];
-      const int down = block / of_atom * To16::atom_bytes + block % of_atom * 8 * atom_row_bytes;
+      const int down = block / blocks_per_atom * To16::atom_bytes + block % blocks_per_atom * 8 * atom_row_bytes;
       dequantise_and_store(to_even + down, y[0], y[1]);
       dequantise_and_store(to_odd + down, y[2], y[3]);
       if (block + ahead < blocks) load(block + ahead);

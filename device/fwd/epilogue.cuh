@@ -30,26 +30,26 @@ struct Epilogue {
   const FwdParams& params;
   typename Kernel::Smem& smem;
 
-  // After the last kv tile of an item. in_q_tile: as MTile has it; half, q: the Consumer's; q has advanced.
+  // After the last kv tile of an item. m_tile_index, half, q: the Consumer's; q has advanced.
   template <class Softmax>
-  __device__ void run(const WorkItem& item, int in_q_tile, int half, ConsumerQ<Kernel>& q, const Softmax& softmax,
+  __device__ void run(const WorkItem& item, int m_tile_index, int half, ConsumerQ<Kernel>& q, const Softmax& softmax,
                       float o_scale, typename Kernel::Output& o) {
-    const MTile<V> m_tile{params, item, in_q_tile};
+    const MTile<V> m_tile{params, item, m_tile_index};
     typename Kernel::QTile* const stage_for_o = through_q ? &q.begin_o() : nullptr;
     if constexpr (V.max_logit) MaxLogit<V>{params, item, m_tile}.raise(softmax.largest_in_base_2());
     if constexpr (fwd_splits(V)) return PartEpilogue<V>{params, item, m_tile, o_scale, half}.run(softmax, o);
     const FinalEpilogue<V> epilogue{params, item, m_tile.rows().top, m_tile.seq_q(), half};
     const attn::RowPair sinks = epilogue.sinks();
     if constexpr (fwd_merges_parts(V))
-      return BatchInvariantEpilogue<V>{params, item, in_q_tile, half}.run(softmax, sinks.top, o);
+      return BatchInvariantEpilogue<V>{params, item, m_tile_index, half}.run(softmax, sinks.top, o);
     const auto top = softmax.finish_top(sinks.top, o_scale), bottom = softmax.finish_bottom(sinks.bottom, o_scale);
     if constexpr (through_own_smem) {
       // By the Consumer, not by the M tile: Consumers swap M tiles, and each waits only for its own stores.
-      const int consumer = threadIdx.x / warpgroup - Kernel::producer_groups;
+      const int consumer = threadIdx.x / warpgroup - Kernel::producer_warpgroups;
       epilogue.run_through(smem.o, consumer * m_tile_rows, top, bottom, o);
     } else if constexpr (through_q) {
       ptx::warpgroup_sync(threadIdx.x / warpgroup);  // all warps of it have had their last S
-      epilogue.run_through(*stage_for_o, in_q_tile * m_tile_rows, top, bottom, o);
+      epilogue.run_through(*stage_for_o, m_tile_index * m_tile_rows, top, bottom, o);
     } else {
       epilogue.run(top, bottom, o);
     }

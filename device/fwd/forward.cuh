@@ -10,8 +10,8 @@
 //           which complete the barrier. Where the rows lie, in a tensor or in pages that a block table names, only
 //           kv_source.cuh knows. A Consumer waits for K, issues S = Q K^T and behind it O += P V of the tile before. It
 //           waits for S, modifies it (score_mod.cuh), masks it, and makes weights of it (device/attn/softmax.cuh),
-//           which may move the row max and so rescale O. It gives K back, waits for P V of the tile before, gives that
-//           V back, and rounds the weights to P. In the next iteration it waits for V and issues P V behind the next S.
+//           which may move the row max and so rescale O. It releases K, waits for P V of the tile before, releases that
+//           V, and rounds the weights to P. In the next iteration it waits for V and issues P V behind the next S.
 // Roles     Dispatcher     warp 0; fetches items, publishes them, loads Q.
 //           Loader         warps 1 and 2, one thread each, or the whole warp if K and V are paged; load K, or V
 //                          (kv_source.cuh)
@@ -20,7 +20,8 @@
 //           Consumer       the last warpgroups, one for each M tile; WGMMA, softmax, store.
 //                          Where dim_v is above 256, two Consumers share an M tile: each computes S, and a half of O.
 //           Variants with FP8 MMAs have an Fp8Loader and Transposers instead: device/fwd/fp8_producers.cuh. Variants
-//           that dequantise K and V have StoredLoaders and Dequantisers: device/fwd/dequantising_producers.cuh.
+//           that dequantise K and V have StoredLoaders and Dequantisers: device/fwd/dequantising_producers.cuh. Stored
+//           tiles, in stored_ring, are 8-bit tiles as they are in memory, before they are transposed or dequantised.
 //           Registers of a thread with 1/2/3/4 Consumers: 40/40/32/32 in warpgroup 0, 232/232/160/112 in a Consumer,
 //           where 16-bit K and V are read, without PackGQA and page rows. The others: registers_of.cuh.
 // Order     The kv tiles are visited in descending key order: the boundary tiles of a mask's upper bound (exact online
@@ -43,7 +44,7 @@
 //           And the two write disjoint rows, and have counters of tickets and regions of the workspace of their own.
 //           The Dispatcher of the second waits at its end, so that whoever waits for the second launch waits for both.
 // Barriers  A wait on full has the parity Cursor::phase, one on empty the other parity (device/tile/ring.cuh);
-//           those who wait for fetch_now and mma_order keep a parity bit each.
+//           those who wait for fetch_next and mma_order keep a parity bit each.
 //           barrier         arrivals on full                        arrivals on empty
 //           item_ring       1, the Dispatcher                       one per warp that reads items: the Loaders,
 //                                                                   Transposers and Dequantisers once they have a copy,
@@ -58,19 +59,30 @@
 //                           dequantised: one per warp that does it
 //           stored_ring     1, and its bytes; page rows: 33         one per Transposer or Dequantiser warp
 //           mma_order       FP8 MMAs only: one arrival per warp of the Consumer before (mma_order.cuh)
-//           fetch_now       the loader of K arrives once per long item (order.deferred_tiles), when few of its tiles
+//           fetch_next      the loader of K arrives once per long item (order.deferred_tiles), when few of its tiles
 //                           are left. The Dispatcher waits for that before it fetches the next ticket, so that a CTA
 //                           does not hold an item that another could begin. Both decide by the same published item,
 //                           and the loader cannot arrive again before another one is published: one parity bit is
 //                           enough.
-//           barriers.cuh has the counts. In iterations with a guard K is held until the guard has passed, because a
-//           warp whose weights left fp32's range computes S again. In 16-bit variants Consumers wait for each other in
-//           the main loop only through the rings: one may be ahead of another by as many tiles as a ring has stages.
+//           barriers.cuh has the counts. The functions are
+//             item_ring       fill: Dispatcher::publish; wait and release: take_item_copy, take_tile_count
+//                             (producers.cuh), Dequantiser::run_with_token_scales; Consumer::take_item, release_item
+//             q_ring          fill: Dispatcher::load_q; wait: ConsumerQ::wait; release: ConsumerQ::release, release_o
+//             k_ring, v_ring  fill: announce_loads (kv_source.cuh), Transposer::run, Dequantiser::hand_over; wait:
+//                             ConsumerMma::qk, wait_v; release: ConsumerMma::release_k, release_v; both: skip
+//                             (mma_order.cuh)
+//             stored_ring     fill: announce_loads; wait and release: Transposer::run, Dequantiser::dequantise_tile
+//             mma_order       arrive: MmaOrder::pass_turn; wait: MmaOrder::wait_turn
+//             fetch_next      arrive: run() or load() of the loader of K; wait: Dispatcher::load_q_and_fetch
+//           In iterations with a guard K is held until the guard has passed, because a warp whose weights left fp32's
+//           range computes S again. In 16-bit variants Consumers wait for each other in the main loop only through the
+//           rings: one may be ahead of another by as many tiles as a ring has stages.
 //           Why stored_ring cannot hang: fp8_producers.cuh, dequantising_producers.cuh.
 //           Named barriers: the number of its warpgroup, of a Consumer whose O leaves through Q's stage (epilogue.cuh);
-//           1 + number, of one whose Q becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M tile
-//           (final_epilogue.cuh). Where a variant has two of these, the same threads are at both, in the same order.
-// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | fetch_now | mma_order. Variants that read 8-bit K
+//           1 + m_tile_index, of one whose Q becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M
+//           tile (final_epilogue.cuh). Where a variant has two of these, the same threads are at both, in the same
+//           order.
+// Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | fetch_next | mma_order. Variants that read 8-bit K
 //           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring | stored_scales[fwd_stored_stages] in
 //           front of that, and factors[stages] and row_scales where rows of K and V have scales (token_scales.cuh);
 //           others may have a buffer of O (fwd_o_store).
@@ -120,15 +132,15 @@ struct Forward {
   using Weights = Pick<fp8_mma, tile::OperandA8<V.tiles.kv>, tile::OperandA<V.tiles.kv>>;  // P rounded
   using Output = tile::Accum<fwd_columns(V)>;  // O, unnormalised until the epilogue
 
-  static constexpr int consumer_groups = fwd_consumers(V), threads = fwd_threads(V),
-                       producer_groups = fwd_producer_groups(V);
+  static constexpr int consumer_warpgroups = fwd_consumers(V), threads = fwd_threads(V),
+                       producer_warpgroups = fwd_producer_warpgroups(V);
   using Registers = RegistersOf<V>;
   // Warps that fill the stages of V: they transpose or dequantise. A Loader of V counts as one.
   static constexpr int v_producer_warps = !reads_8_bit ? 1 : Registers::dequantising_warpgroup ? 4 : 2;
   static constexpr int stored_loaders =
       V.kv.layout != KvLayout::contiguous && Registers::dequantising_warpgroup ? 2 : 1;
   // 16-bit products overlap better without an order.
-  using MmaOrderIfAny = Pick<fp8_mma, MmaOrder<consumer_groups>, NoMmaOrder>;
+  using MmaOrderIfAny = Pick<fp8_mma, MmaOrder<consumer_warpgroups>, NoMmaOrder>;
   static constexpr bool immediate_pv = fwd_immediate_pv(V);
 
   static constexpr int q_stages = fwd_q_stages(V);
@@ -141,13 +153,13 @@ struct Forward {
   using StoredStage = tile::Cursor<fwd_stored_stages(V)>;
   using StoredTiles = fwd::StoredTiles<V>;
   using StoredTile = decltype(StoredTiles::v);  // V as in memory
-  struct Nothing {};
+  struct Empty {};
   static constexpr OStore o_store = fwd_o_store(V);
   struct OwnSmem {
     tile::SharedTile<V.tiles.q, o_own_columns> o;
   };
   using SmemOfStored = Pick<V.kv.token_scales, TokenScalesSmem<V>, StoredSmem<V>>;
-  struct Smem : Pick<reads_8_bit, SmemOfStored, Pick<o_store == OStore::through_own_smem, OwnSmem, Nothing>> {
+  struct Smem : Pick<reads_8_bit, SmemOfStored, Pick<o_store == OStore::through_own_smem, OwnSmem, Empty>> {
     QTile q[q_stages];
     KTile k[V.tiles.stages];
     VTile v[V.tiles.stages];
@@ -155,8 +167,8 @@ struct Forward {
     ItemRing item_ring;
     QRing q_ring;
     KvRing k_ring, v_ring;
-    ptx::u64 fetch_now;
-    ptx::u64 mma_order[consumer_groups];
+    ptx::u64 fetch_next;
+    ptx::u64 mma_order[consumer_warpgroups];
   };
   static constexpr int smem_bytes = fwd_smem_bytes(V);
   static_assert(sizeof(Smem) == smem_bytes);
@@ -171,10 +183,10 @@ struct Forward {
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     // A launch that overlaps with another one waits at its end instead (Launches). Fixed lengths: the Dispatcher finds
     // its first item without reading memory, and waits then.
-    const bool waits_now = V.ragged ? !params.overlaps_another : warp > 0;
-    if (waits_now) ptx::wait_for_earlier_kernels();
+    const bool waits_at_start = V.ragged ? !params.overlaps_another : warp > 0;
+    if (waits_at_start) ptx::wait_for_earlier_kernels();
     if (warp < 4) {
-      if constexpr (Registers::move) ptx::setmaxnreg_dec<Registers::of_producer>();
+      if constexpr (Registers::uses_setmaxnreg) ptx::setmaxnreg_dec<Registers::of_producer>();
       if (warp == 0) Dispatcher<Forward>{params, smem}.run();
       if constexpr (fp8_mma) {
         if (is_loader_thread<V>(1)) Fp8Loader<Forward>{params, smem}.run();
@@ -184,19 +196,19 @@ struct Forward {
         if (warp >= 2 && !Registers::dequantising_warpgroup) Dequantiser<Forward>{params, smem, warp - 2}.run();
       } else {
         if (is_loader_thread<V>(1))
-          Loader<Forward, KvSide::k>{params, smem, &smem.fetch_now}.run(smem.k, smem.k_ring);
+          Loader<Forward, KvSide::k>{params, smem, &smem.fetch_next}.run(smem.k, smem.k_ring);
         if (is_loader_thread<V>(2)) Loader<Forward, KvSide::v>{params, smem, nullptr}.run(smem.v, smem.v_ring);
       }
       if (V.ragged && !V.merges_lse && warp == 3)
         PaddingFiller{params, params.order.pairs / heads_of_items<V>(params),
                       size_of(reads_8_bit ? params.eight_bit.dtype_o : V.dtype)}
             .run();
-    } else if (warp < 4 * producer_groups) {
+    } else if (warp < 4 * producer_warpgroups) {
       if constexpr (Registers::dequantising_warpgroup) ptx::setmaxnreg_dec<Registers::of_dequantiser>();
       if constexpr (Registers::dequantising_warpgroup) Dequantiser<Forward>{params, smem, warp - 4}.run();
     } else {
-      if constexpr (Registers::move) ptx::setmaxnreg_inc<Registers::of_consumer>();
-      const int number = warp / 4 - producer_groups, half = fwd_consumers_per_m_tile(V) > 1 ? number : 0;
+      if constexpr (Registers::uses_setmaxnreg) ptx::setmaxnreg_inc<Registers::of_consumer>();
+      const int number = warp / 4 - producer_warpgroups, half = fwd_consumers_per_m_tile(V) > 1 ? number : 0;
       Consumer<Forward>{params, smem, number - half, half}.run();
     }
   }

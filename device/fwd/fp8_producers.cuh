@@ -7,7 +7,7 @@
 //
 // Why stored_ring cannot hang. The Fp8Loader loads K of a tile before its V, which a Consumer needs an iteration later.
 // When it waits for room for V of tile t, K of t is already on its way. So the Consumers can reach P V of t - 1, they
-// give back the stages of V before, and then the Transposers give back theirs of stored_ring.
+// release the stages of V before, and then the Transposers release theirs of stored_ring.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
@@ -37,7 +37,7 @@ struct Fp8Loader {
 
   __device__ void run() {
     while (true) {
-      const WorkItem item = take_copy<Kernel>(smem, items);
+      const WorkItem item = take_item_copy<Kernel>(smem, items);
       if (item.is_end()) break;
       load(item);
     }
@@ -50,15 +50,15 @@ struct Fp8Loader {
     const int fetch_tile = defers_fetch<V>(params, item) ? fetch_at(item) : -1;
     ScalesAhead<V> scales(params, item, item.kv.first());
     for (const int kv_tile : item.kv.in_order()) {
-      if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_now);
+      if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(&smem.fetch_next);
       k.wait_room(smem.k_ring);
       if (is_leading_thread<V>()) smem.scales[k.stage] = scales.of_tile();
       scales.read(params, item, item.kv.next_or_last(kv_tile));
-      ptx::u64* k_full = expect_stage<V>(k, smem.k_ring, Kernel::KTile::bytes);
+      ptx::u64* k_full = announce_loads<V>(k, smem.k_ring, Kernel::KTile::bytes);
       keys.load(smem.k[k.stage], k_full, kv_tile);
       k.advance();
       stored.wait_room(smem.stored_ring);
-      ptx::u64* v_full = expect_stage<V>(stored, smem.stored_ring, Kernel::StoredTile::bytes);
+      ptx::u64* v_full = announce_loads<V>(stored, smem.stored_ring, Kernel::StoredTile::bytes);
       values.load(smem.stored[stored.stage], v_full, kv_tile);
       stored.advance();
     }
@@ -74,7 +74,7 @@ struct Transposer {
   static constexpr int warps = Kernel::v_producer_warps, keys = V.tiles.kv / warps;  // of one warp
   // Blocks of 32 keys and 16 columns, and how many are on their way at once. Loads wait behind what wgmma reads, for
   // hundreds of cycles, so the next one is asked for as soon as one is stored.
-  static constexpr int of_keys = V.dims.v / 16, blocks = keys / 32 * of_keys;
+  static constexpr int column_blocks = V.dims.v / 16, blocks = keys / 32 * column_blocks;
   static constexpr int most = Kernel::Registers::transposed_ahead, ahead = blocks < most ? blocks : most;
 
   const FwdParams& params;
@@ -115,7 +115,7 @@ struct Transposer {
     // Addresses are computed where they are used: where registers are few, they would be spilled.
     ptx::u32 x[ahead][4];
     const auto load = [&](int block) {
-      const int key = block / of_keys * 64, col = block % of_keys * 16;
+      const int key = block / column_blocks * 64, col = block % column_blocks * 16;
       const int atom = col / from.atom_columns * from.atom_bytes, offset = col % from.atom_columns;
       ptx::ldmatrix_x4_trans(x[block % ahead], (ptx::opaque(from_row) ^ offset) + (atom + key * from.atom_row_bytes));
     };
@@ -123,14 +123,14 @@ struct Transposer {
     for (int block = 0; block < ahead; ++block) load(block);
 #pragma unroll
     for (int block = 0; block < blocks; ++block) {
-      const auto& now = x[block % ahead];
+      const auto& loaded = x[block % ahead];
       ptx::u32 y[4];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        y[2 * half] = __byte_perm(now[2 * half], now[2 * half + 1], pick);
-        y[2 * half + 1] = __byte_perm(now[2 * half], now[2 * half + 1], ptx::opaque(pick) ^ 0x1111);
+        y[2 * half] = __byte_perm(loaded[2 * half], loaded[2 * half + 1], pick);
+        y[2 * half + 1] = __byte_perm(loaded[2 * half], loaded[2 * half + 1], ptx::opaque(pick) ^ 0x1111);
       }
-      const int key = block / of_keys * 64, col = block % of_keys * 16;
+      const int key = block / column_blocks * 64, col = block % column_blocks * 16;
       const int atom = key / to.atom_columns * to.atom_bytes, offset = key % to.atom_columns;
       ptx::stmatrix_x4((ptx::opaque(to_row) ^ offset) + (atom + col * to.atom_row_bytes), y);
       if (block + ahead < blocks) load(block + ahead);

@@ -3,9 +3,9 @@
 // tile (fwd_immediate_pv); consumer.cuh has the others.
 //
 // P V follows the softmax of its tile. Only two other Consumers fill the time until then, so little stands between the
-// last exponential and the issue of P V: V is awaited before the softmax, when it has long been there, and K is given
-// back behind the issue. Iteration t takes K and V of t and gives both back: when it starts, the slowest warp has given
-// back both of t - 1, so in rings of two stages there is room for both of t.
+// last exponential and the issue of P V: V is awaited before the softmax, when it has long been there, and K is
+// released behind the issue. Iteration t needs K and V of t and releases both: when it starts, the slowest warp has
+// released both of t - 1, so in rings of two stages there is room for both of t.
 #pragma once
 #include "contract/tile_sequence.h"
 #include "device/attn/softmax.cuh"
@@ -31,7 +31,7 @@ __device__ __forceinline__ void Consumer<Kernel>::multiply_v_immediately(const W
   ptx::wgmma_wait<0>();
   mma.release_v();
   if (o_begins) [[unlikely]]
-    promotion().promote(next, tiles, softmax, moved, o);
+    promotion().promote(next, tiles, softmax, row_max_moved, o);
 }
 
 // The first product of an item.
@@ -49,9 +49,9 @@ template <bool Boundary>
 __device__ __forceinline__ void Consumer<Kernel>::kv_iteration_immediate_pv(const WorkItem& item, int kv_tile,
                                                                             Softmax& softmax, Scores& s, Weights& p,
                                                                             Output& o) {
-  mma.qk(s, q.tile(), m_tile, [&] { take_scales(softmax); });
+  mma.qk(s, q.tile(), m_tile_index, [&] { set_scales(softmax); });
   ptx::wgmma_wait<0>();
-  mma.pass_order();
+  mma.pass_turn();
   mma.wait_v();
   score_mod.apply(params, s, softmax, m_tile_of(item), kv_tile);
   if constexpr (Boundary) {
@@ -59,7 +59,7 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_iteration_immediate_pv(cons
     const attn::RowPair rescale = softmax.exact_step(s, m_tile_of(item).template max_offset<Softmax>(kv_tile));
     tile::round_to<T>(p, s);
     o.scale_rows(rescale.top, rescale.bottom);
-    moved.all();
+    row_max_moved.all();
   } else {
     float limit = softmax.limit();
     ptx::force(limit);
@@ -72,7 +72,7 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_iteration_immediate_pv(cons
       const attn::RowPair rescale = recompute_scores(item, kv_tile, softmax, s);
       tile::round_to<T>(p, s);
       o.scale_rows(rescale.top, rescale.bottom);
-      moved.all();
+      row_max_moved.all();
     }
   }
   multiply_v_immediately(item, kv_tile, softmax, p, o);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the main loop of batch-invariant Consumers whose items have several parts, each of which is a softmax of
 // its own. device/fwd/batch_invariant.cuh says why. Between two parts products do not overlap: the other Consumers' do.
-// K and V are taken and given back in order, one stage at a time, and nothing is held meanwhile.
+// K and V are waited for and released in order, one stage at a time, and nothing is held meanwhile.
 #pragma once
 #include "contract/split.h"
 #include "contract/tile_sequence.h"
@@ -37,7 +37,7 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkIte
     o.clear();
     softmax.restart();
     kv_tile = item.kv.next(tiles.last());
-    mma.qk(s, q.tile(), m_tile, [] {});
+    mma.qk(s, q.tile(), m_tile_index, [] {});
     ptx::wgmma_wait<0>();
     first_kv_iteration(item, kv_tile, softmax, s, p);
     kv_tile = item.kv.next(kv_tile);

@@ -20,7 +20,7 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "device/attn/tma_rows.cuh"
 #include "device/fwd/work_item.cuh"
@@ -52,7 +52,7 @@ constexpr int loader_arrivals = V.kv.layout == KvLayout::page_rows ? 1 + 32 : 1;
 // Before the loads of a stage for which there is room. What the leading thread stored in shared memory before this call
 // is visible to whoever has waited for the stage.
 template <FwdVariant V, class Cursor, class Ring>
-__device__ __forceinline__ ptx::u64* expect_stage(Cursor& at, Ring& ring, ptx::u32 bytes) {
+__device__ __forceinline__ ptx::u64* announce_loads(Cursor& at, Ring& ring, ptx::u32 bytes) {
   if (is_leading_thread<V>()) {
     if constexpr (V.kv.layout == KvLayout::page_rows)
       at.arrive_full(ring);
@@ -67,7 +67,7 @@ template <FwdVariant V, class Cursor, class Ring>
 __device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
   if (V.kv.layout != KvLayout::page_rows && !is_leading_thread<V>()) return;
   at.wait_room(ring);
-  expect_stage<V>(at, ring, 0);
+  announce_loads<V>(at, ring, 0);
   if constexpr (V.kv.layout == KvLayout::page_rows) at.arrive_full(ring);
 }
 
@@ -104,29 +104,30 @@ struct KvSource {
 struct PageOfRow {
   const PageParams& pages;
   const int* table;  // of the sequence
-  int rows;          // that count
+  int rows;          // valid ones: of the sequence
 
   __device__ PageOfRow(const FwdParams& params, const WorkItem& item)
       : pages(params.pages),
         table(params.pages.table + item.sequence * params.pages.sequence_stride),
         rows(item.lengths.seq_kv) {}
-  __device__ bool counts(int row) const { return static_cast<unsigned>(row) < static_cast<unsigned>(rows); }
+  __device__ bool is_valid(int row) const { return static_cast<unsigned>(row) < static_cast<unsigned>(rows); }
   __device__ int operator()(int row) const {
-    return counts(row) ? __ldg(table + row / pages.size * pages.page_stride) : 0;
+    return is_valid(row) ? __ldg(table + row / pages.size * pages.page_stride) : 0;
   }
 };
 
-// The boxes are visited in descending key order, a group of 32 at a time: lane l has box l of the present group, and
-// has read the table for box l of the next group, which is 32 boxes lower.
+// The boxes are visited in descending key order, 32 at a time: lane l has box l of the present 32, and has read the
+// table for box l of the next 32, which are 32 boxes lower.
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvLayout::pages> {
   const FwdParams& params;
   PageOfRow page_of;
   int head;
   int first;  // row of lane 0's box
-  // Of this lane's box: how many of its rows count; the granule, of the map, of the row after them.
+  // Of this lane's box: how many of its rows are valid, and the index of the granule at which the row after them
+  // begins. load() names that row's granule and a TMA row so far below it that the end of the box is out of bounds.
   int rows_here, granule_after;
-  int next_page;  // of this lane's box in the next group
+  int next_page;  // of this lane's box among the next 32
 
   __device__ KvSource(const FwdParams& params, const WorkItem& item)
       : params(params), page_of(params, item), head(kv_head<V>(params, item)) {
@@ -153,8 +154,8 @@ struct KvSource<V, Side, KvLayout::pages> {
   }
 
  private:
-  // Of this lane's box. It ends where its page or the sequence does. load() gives TMA row map_rows - rows_here, so that
-  // as many rows lie in bounds (attn::TmaRows).
+  // This lane's box, which ends where its page or the sequence does. load() gives TMA row map_rows - rows_here of a
+  // dimension of map_rows rows, so that only rows_here of the box lie in bounds (attn::TmaRows).
   __device__ void hold(int page) {
     const PageParams& pages = params.pages;
     const MapGranules& granules = Side == KvSide::k ? params.ragged.k : params.ragged.v;
@@ -174,7 +175,7 @@ struct KvSource<V, Side, KvLayout::pages> {
 // issues copies would be the limit instead of memory. docs/experiments/0051-even-splits.md.
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvLayout::page_rows> {
-  static constexpr int groups = (V.tiles.kv + 31) / 32;  // of 32 rows
+  static constexpr int rows_of_lane = (V.tiles.kv + 31) / 32;                                             // in a tile
   static constexpr int units = atoms(Side == KvSide::k ? V.dims.qk : V.dims.v, size_of(V.kv.dtype)) * 8;  // of a row
   static constexpr int together = units < 32 ? 32 / units : 1;                                            // rows
   static constexpr int copies = (units + 31) / 32;  // of a lane, of a row
@@ -182,15 +183,15 @@ struct KvSource<V, Side, KvLayout::page_rows> {
 
   const FwdParams& params;
   PageOfRow page_of;
-  const char* columns;     // this lane's, in row 0 of page 0 of the item's head
-  int next_pages[groups];  // of this lane's rows of the tile that load() is called for next
+  const char* columns;           // this lane's, in row 0 of page 0 of the item's head
+  int next_pages[rows_of_lane];  // of this lane's rows of the tile that load() is called for next
 
   __device__ KvSource(const FwdParams& params, const WorkItem& item)
       : params(params),
         page_of(params, item),
         columns(static_cast<const char*>(of().data) + kv_head<V>(params, item) * of().head + unit() * 16) {
 #pragma unroll
-    for (int i = 0; i < groups; ++i) next_pages[i] = page_of(row_of(item.kv.first(), i));
+    for (int i = 0; i < rows_of_lane; ++i) next_pages[i] = page_of(row_of(item.kv.first(), i));
   }
 
   template <class Tile>
@@ -198,13 +199,13 @@ struct KvSource<V, Side, KvLayout::page_rows> {
     static_assert(Tile::atoms * 8 == units);
     const ptx::u32 to = tile.row(unit() / 8, row_of_lane());
 #pragma unroll
-    for (int i = 0; i < groups; ++i) {
+    for (int i = 0; i < rows_of_lane; ++i) {
       const int my_row = row_of(kv_tile, i);
-      const bool counts = page_of.counts(my_row);
+      const bool valid = page_of.is_valid(my_row);
       const MapGranules& step = Side == KvSide::k ? params.ragged.k : params.ragged.v;
       const int my_granule =
           next_pages[i] * step.batch + my_row % params.pages.size * step.row;  // in granules of the map
-      const unsigned rows = __ballot_sync(~0u, counts) >> row_of_lane();
+      const unsigned rows = __ballot_sync(~0u, valid) >> row_of_lane();
       next_pages[i] = page_of(my_row - V.tiles.kv);
 #pragma unroll
       for (int j = 0; j < 32 && 32 * i + j < V.tiles.kv; j += together) {
@@ -227,7 +228,7 @@ struct KvSource<V, Side, KvLayout::page_rows> {
   static __device__ int unit() { return together > 1 ? lane() % units : lane(); }
   // Of the rows that are copied at once.
   static __device__ int row_of_lane() { return together > 1 ? lane() / units : 0; }
-  __device__ int row_of(int kv_tile, int group) const { return kv_tile * V.tiles.kv + 32 * group + lane(); }
+  __device__ int row_of(int kv_tile, int i) const { return kv_tile * V.tiles.kv + 32 * i + lane(); }
   __device__ const StridedTensor& of() const { return Side == KvSide::k ? params.pages.k : params.pages.v; }
   __device__ int granule_bytes() const {
     return Side == KvSide::k ? params.pages.k_granule_bytes : params.pages.v_granule_bytes;

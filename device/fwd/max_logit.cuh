@@ -85,14 +85,14 @@ struct MaxLogit {
       const attn::Rows rows = m_tile.rows();
       const float top = rows.top < m_tile.seq_q() ? most.top : -tile::inf;
       const float bottom = rows.bottom < m_tile.seq_q() ? most.bottom : -tile::inf;
-      const int largest = __reduce_max_sync(~0u, turned(__float_as_int(fmaxf(top, bottom))));
-      if (threadIdx.x % 32 == 0) raise(item.head, __int_as_float(turned(largest)));
+      const int largest = __reduce_max_sync(~0u, ordered(__float_as_int(fmaxf(top, bottom))));
+      if (threadIdx.x % 32 == 0) raise(item.head, __int_as_float(ordered(largest)));
     }
   }
 
  private:
   // A float's bits as an integer of its place in the order of floats; and back.
-  static __device__ int turned(int bits) { return bits < 0 ? bits ^ 0x7fffffff : bits; }
+  static __device__ int ordered(int bits) { return bits < 0 ? bits ^ 0x7fffffff : bits; }
 
   __device__ void raise_row(int row_in_m_tile, float most) const {
     const typename MTile<V>::Row row = m_tile.at(row_in_m_tile);

@@ -12,7 +12,7 @@
 #include "contract/fields.h"
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/attn/softmax.cuh"

@@ -8,9 +8,9 @@
 //
 // Every Consumer takes its turn once for every kv tile of an item, also for a tile that its M tile skips, so they
 // differ by one tile at most. A Consumer that has the turn for tile t may still wait for K of t and V of t - 1. By then
-// every other one has had its turn for t - 1, and has ended iteration t - 2 before that. So all have given back K of
-// t - 2 and V of t - 3, and in rings of two stages there is room for both. skip() takes and passes the turn before it
-// waits, so that a Consumer that skips a tile holds no other up.
+// every other one has had its turn for t - 1, and has ended iteration t - 2 before that. So all have released K of
+// t - 2 and V of t - 3, and in rings of two stages there is room for both. skip() waits for the turn and passes it
+// before it waits, so that a Consumer that skips a tile holds no other up.
 #pragma once
 #include "contract/tile_sequence.h"
 #include "device/ptx/mbarrier.cuh"
@@ -29,15 +29,15 @@ struct MmaOrder {
     for (int i = 0; i < Consumers; ++i) ptx::mbarrier_init(&all[i], 4);
   }
   __device__ MmaOrder(ptx::u64* all, int consumer) : all(all), consumer(consumer) {}
-  // Once, before the first take(): the last Consumer lets the first one begin.
+  // Once, before the first wait_turn(): the last Consumer lets the first one begin.
   __device__ void begin() const {
-    if (consumer == Consumers - 1) pass();
+    if (consumer == Consumers - 1) pass_turn();
   }
-  __device__ __forceinline__ void take() {
+  __device__ __forceinline__ void wait_turn() {
     ptx::mbarrier_wait(&all[consumer], phase);
     phase ^= 1;
   }
-  __device__ __forceinline__ void pass() const {
+  __device__ __forceinline__ void pass_turn() const {
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&all[consumer == Consumers - 1 ? 0 : consumer + 1]);
   }
 };
@@ -47,18 +47,18 @@ struct NoMmaOrder {
   static __device__ void init(ptx::u64*) {}
   __device__ NoMmaOrder(ptx::u64* = nullptr, int = 0) {}
   __device__ void begin() const {}
-  __device__ void take() const {}
-  __device__ void pass() const {}
+  __device__ void wait_turn() const {}
+  __device__ void pass_turn() const {}
 };
 
-// Takes and gives back the stages of tiles that an M tile does not attend to.
+// Waits for and releases the stages of tiles that an M tile does not attend to.
 template <int Stages, class MmaOrderIfAny = NoMmaOrder>
 __device__ void skip(tile::Cursor<Stages>& at, tile::Ring<Stages>& ring, TileSequence<int> tiles,
                      MmaOrderIfAny&& mma_order = {}) {
 #pragma unroll 1
   for (int tile = tiles.begin; tile < tiles.end; ++tile) {  // only their number counts
-    mma_order.take();
-    mma_order.pass();
+    mma_order.wait_turn();
+    mma_order.pass_turn();
     at.wait(ring);
     at.release_and_advance(ring);
   }

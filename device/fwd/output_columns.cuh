@@ -3,7 +3,7 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/fwd/work_item.cuh"

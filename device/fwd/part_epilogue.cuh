@@ -4,7 +4,7 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/split.h"
 #include "contract/types.h"
 #include "device/attn/lse_merge.cuh"
@@ -36,14 +36,15 @@ struct PartEpilogue {
     const Row top = m_tile.at(tile::thread_row()), bottom = m_tile.at(tile::thread_row() + 8);
     const auto tiles = tiles_of<V>(params, item.q_tile, {0, m_tile.seq_q(), 0, m_tile.seq_kv()});
     if constexpr (fwd_splits_evenly(V)) {
-      if (item.workspace_place >= 0) return keep(item.workspace_place, top, bottom, softmax, o);
+      if (item.workspace_tile >= 0) return keep(item.workspace_tile, top, bottom, softmax, o);
     } else if constexpr (V.batch_invariant) {
       const auto parts = batch_invariant_parts(tiles, params.split.most);
       const int part = min(batch_invariant_part_at(item.kv.last()), params.split.most - 1);
       if (parts.end - parts.begin > 1) return keep(part, top, bottom, softmax, o);
     } else {
-      const int of_part = tiles_of_part(tiles, params.split.tiles, params.split.most);
-      if (of_part < tiles.count()) return keep(number_of_part(tiles, item.kv, of_part), top, bottom, softmax, o);
+      const int tiles_per_part = tiles_of_part(tiles, params.split.tiles, params.split.most);
+      if (tiles_per_part < tiles.count())
+        return keep(number_of_part(tiles, item.kv, tiles_per_part), top, bottom, softmax, o);
     }
     attn::Finish of_top, of_bottom;
     if constexpr (V.batch_invariant) {
@@ -101,7 +102,7 @@ struct PartEpilogue {
     if (top.exists) params.split.rows[at_top] = of_top;
     if (bottom.exists) params.split.rows[at_bottom] = of_bottom;
   }
-  // Which row of the workspace is that of a row of the tile. part: the part's number; even splits: its place.
+  // Which row of the workspace is that of a row of the tile. part: the part's number; even splits: its workspace tile.
   __device__ long long row_in_workspace(int part, int row_of_tile, const Row& of) const {
     if constexpr (fwd_splits_evenly(V)) return part * static_cast<long long>(m_tile_rows) + row_of_tile;
     return part * params.split.row_heads + (batch() * params.seq_q + at_row(of)) * params.heads_q + of.head;

@@ -56,7 +56,7 @@ struct Dispatcher {
   typename Kernel::Smem& smem;
   typename Kernel::ItemStage items;
   typename Kernel::QStage q;
-  ptx::u32 fetch_now_phase = 0;
+  ptx::u32 fetch_next_phase = 0;
 
   // All lanes find, the first one does the rest.
   __device__ void run() {
@@ -120,7 +120,7 @@ struct Dispatcher {
   // Every CTA has one item or none, so no ticket is fetched, and the end marker can be published immediately. That
   // pays: Consumers run the epilogue of an item only after they have taken the next one, and a launch's first ticket
   // takes two or three dependent accesses to global memory (the counter has to be reset), some 2 us, which the epilogue
-  // of a short item would wait for. The loader of K may arrive at fetch_now all the same; no warp waits there.
+  // of a short item would wait for. The loader of K may arrive at fetch_next all the same; no warp waits there.
   __device__ void run_single_item(const WorkItem& item) {
     let_next_kernel_start();
     if (!first_lane()) return;
@@ -164,8 +164,8 @@ struct Dispatcher {
     auto fetched = late ? 0 : tickets.fetch();
     load_q(item);
     if (late) {
-      ptx::mbarrier_wait(&smem.fetch_now, fetch_now_phase);
-      fetch_now_phase ^= 1;
+      ptx::mbarrier_wait(&smem.fetch_next, fetch_next_phase);
+      fetch_next_phase ^= 1;
       fetched = tickets.fetch();
     }
     return tickets.read(fetched);
@@ -183,9 +183,9 @@ struct Dispatcher {
   }
 };
 
-// The next item, given back at once: the threads of a loader, which keep the copy.
+// The next item, released at once: the threads of a loader, which keep the copy.
 template <class Kernel>
-__device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typename Kernel::ItemStage& items) {
+__device__ __forceinline__ WorkItem take_item_copy(typename Kernel::Smem& smem, typename Kernel::ItemStage& items) {
   items.wait(smem.item_ring);
   const WorkItem item = smem.items[items.stage];
   if constexpr (Kernel::variant.kv.layout != KvLayout::contiguous) __syncwarp();  // every lane has its copy
@@ -194,7 +194,7 @@ __device__ __forceinline__ WorkItem take_copy(typename Kernel::Smem& smem, typen
   return item;
 }
 
-// How many kv tiles the next item has, which is given back at once: the warps that transpose or dequantise, which need
+// How many kv tiles the next item has, which is released at once: the warps that transpose or dequantise, which need
 // no more of it. 0: no item is left.
 template <class Kernel>
 __device__ __forceinline__ int take_tile_count(typename Kernel::Smem& smem, typename Kernel::ItemStage& items) {
@@ -215,21 +215,21 @@ struct Loader {
 
   const FwdParams& params;
   typename Kernel::Smem& smem;
-  ptx::u64* fetch_now;  // where the Loader of K arrives; null for that of V
+  ptx::u64* fetch_next;  // where the Loader of K arrives; null for that of V
   typename Kernel::ItemStage items;
   typename Kernel::KvStage at;
 
   template <class Tile>
   __device__ void run(Tile (&stages)[V.tiles.stages], typename Kernel::KvRing& ring) {
     while (true) {
-      const WorkItem item = take_copy<Kernel>(smem, items);
+      const WorkItem item = take_item_copy<Kernel>(smem, items);
       if (item.is_end()) break;
       KvSource<V, Side> source(params, item);
-      const int fetch_tile = fetch_now && defers_fetch<V>(params, item) ? fetch_at(item) : -1;
+      const int fetch_tile = fetch_next && defers_fetch<V>(params, item) ? fetch_at(item) : -1;
       for (const int kv_tile : item.kv.in_order()) {
-        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(fetch_now);
+        if (kv_tile == fetch_tile && is_leading_thread<V>()) ptx::mbarrier_arrive(fetch_next);
         at.wait_room(ring);
-        ptx::u64* full = expect_stage<V>(at, ring, Tile::bytes);
+        ptx::u64* full = announce_loads<V>(at, ring, Tile::bytes);
         source.load(stages[at.stage], full, kv_tile);
         at.advance();
       }

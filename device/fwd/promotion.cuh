@@ -22,7 +22,7 @@ namespace froghopper::fwd {
 
 // One bit for each slice of O: whether a row max has changed since the slice was last promoted, so that its sum in the
 // workspace needs a rescale.
-struct Moved {
+struct RowMaxMoved {
   ptx::u32 slices = 0;
 
   __device__ void all() { slices = ~0u; }
@@ -37,7 +37,7 @@ struct Promotion {
   using Output = tile::Accum<fwd_columns(V)>;
   static constexpr int octets = WorkspaceO<V>::octets, headers = WorkspaceO<V>::headers;
   static constexpr int tiles = fwd_promotion_tiles(V), slices = fwd_promotion_slices(V), step = tiles / slices;
-  static constexpr int of_slice = octets / slices;  // how many octets
+  static constexpr int octets_per_slice = octets / slices;
   static_assert(tiles % slices == 0 && octets % slices == 0);
 
   const FwdParams& params;
@@ -51,24 +51,24 @@ struct Promotion {
   }
 
   // Before P V of a tile where it is due.
-  __device__ __forceinline__ void promote(int kv_tile, TileSequence<int> visited, const attn::E4m3Softmax& now,
-                                          Moved& moved, Output& o) const {
+  __device__ __forceinline__ void promote(int kv_tile, TileSequence<int> visited, const attn::E4m3Softmax& softmax,
+                                          RowMaxMoved& row_max_moved, Output& o) const {
     const int slice = kv_tile % tiles / step;
     const bool first = kv_tile + tiles >= visited.first();
 #pragma unroll
     for (int i = 0; i < slices; ++i)
-      if (slice == i) put_aside(i, first, now, moved, o);
+      if (slice == i) promote_slice(i, first, softmax, row_max_moved, o);
   }
 
   // O becomes the whole sum. Its last product may still be in flight. S is not needed any more, so its registers can
   // hold the sums that are loaded from L2.
-  __device__ __forceinline__ void finish(TileSequence<int> visited, const attn::E4m3Softmax& now, const Moved& moved,
-                                         Output& o) const {
+  __device__ __forceinline__ void finish(TileSequence<int> visited, const attn::E4m3Softmax& softmax,
+                                         const RowMaxMoved& row_max_moved, Output& o) const {
     if (!has_sums(visited)) return;
     const float4* const sums = address();
     constexpr int together = V.tiles.kv / 8;
     attn::RowPair rescale = {1.f, 1.f};
-    if constexpr (slices == 1) rescale = now.factors_since(*sums);
+    if constexpr (slices == 1) rescale = softmax.factors_since(*sums);
 #pragma unroll
     for (int i = 0; i < octets; i += together) {
       ptx::keep_order();
@@ -77,46 +77,47 @@ struct Promotion {
       if (i == 0) ptx::wgmma_wait<0>();
 #pragma unroll
       for (int j = 0; j < together && i + j < octets; ++j) {
-        const int slice = (i + j) / of_slice;
-        if (slices > 1 && (i + j) % of_slice == 0)
-          rescale = moved.since(slice) ? now.factors_since(sums[slice * warpgroup]) : attn::RowPair{1.f, 1.f};
+        const int slice = (i + j) / octets_per_slice;
+        if (slices > 1 && (i + j) % octets_per_slice == 0)
+          rescale =
+              row_max_moved.since(slice) ? softmax.factors_since(sums[slice * warpgroup]) : attn::RowPair{1.f, 1.f};
         add_octet(o.x + 4 * (i + j), sum[j], rescale);
       }
     }
   }
 
  private:
-  __device__ __forceinline__ void put_aside(int slice, bool first, const attn::E4m3Softmax& now, Moved& moved,
-                                            Output& o) const {
-    const int begin = slice * of_slice;
+  __device__ __forceinline__ void promote_slice(int slice, bool first, const attn::E4m3Softmax& softmax,
+                                                RowMaxMoved& row_max_moved, Output& o) const {
+    const int begin = slice * octets_per_slice;
     float4* const sums = address();
     const auto octet = [&](int i) { return o.x + 4 * (begin + i); };
     const auto sum = [&](int i) { return sums + (headers + begin + i) * warpgroup; };
-    if (!first && !moved.since(slice)) {
+    if (!first && !row_max_moved.since(slice)) {
       // The row maxima are still those of the header, so nothing is rescaled: L2 adds, and no warp waits for it.
 #pragma unroll
-      for (int i = 0; i < of_slice; ++i)
+      for (int i = 0; i < octets_per_slice; ++i)
         ptx::red_add_v4_f32(&sum(i)->x, octet(i)[0], octet(i)[1], octet(i)[2], octet(i)[3]);
     } else {
       float4* const header = sums + slice * warpgroup;
       attn::RowPair rescale = {1.f, 1.f};
-      if (!first) rescale = now.factors_since(*header);
+      if (!first) rescale = softmax.factors_since(*header);
 #pragma unroll
-      for (int i = 0; i < of_slice; i += 8) {
+      for (int i = 0; i < octets_per_slice; i += 8) {
         ptx::keep_order();
         if (!first)
           WorkspaceO<V>::template apply<8>(o, begin + i, sums,
                                            [&](float* x, const float4& sum) { add_octet(x, sum, rescale); });
 #pragma unroll
-        for (int j = i; j < i + 8 && j < of_slice; ++j)
+        for (int j = i; j < i + 8 && j < octets_per_slice; ++j)
           *sum(j) = {octet(j)[0], octet(j)[1], octet(j)[2], octet(j)[3]};
       }
-      *header = now.row_maxima();
-      moved.forget(slice);
+      *header = softmax.row_maxima();
+      row_max_moved.forget(slice);
     }
     if constexpr (fwd_immediate_pv(V)) return;  // the next product is not added to what O has
 #pragma unroll
-    for (int i = 0; i < 4 * of_slice; ++i) o.x[4 * begin + i] = 0.f;
+    for (int i = 0; i < 4 * octets_per_slice; ++i) o.x[4 * begin + i] = 0.f;
   }
 
   static __device__ __forceinline__ void add_octet(float* x, const float4& sum, attn::RowPair rescale) {

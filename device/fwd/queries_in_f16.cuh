@@ -36,9 +36,9 @@ struct RowsOfQuad {
   // first, so that the 8 lanes that are served at once meet no bank twice.
   ptx::u32 row, halves[2];
 
-  __device__ __forceinline__ RowsOfQuad(Tile& tile, int m_tile) {
+  __device__ __forceinline__ RowsOfQuad(Tile& tile, int m_tile_index) {
     const ptx::u32 thread = ptx::thread_here(), lane = thread % 32;
-    row = m_tile * m_tile_rows + thread / 32 % 4 * 16 + lane / 4;
+    row = m_tile_index * m_tile_rows + thread / 32 % 4 * 16 + lane / 4;
     halves[0] = tile.row(0, row) + Tile::unit(lane % 4 + 4 * (row & 1), row % 8);
     halves[1] = tile.row(0, row) + Tile::unit(lane % 4 + 4 * (1 - (row & 1)), row % 8);
   }
@@ -90,8 +90,8 @@ __device__ __forceinline__ void bf16_row_to_f16(const RowsOfQuad<Tile>& rows, bo
 // Returns what this thread's two rows are to be multiplied by to be as they were. Two Consumers that share an M tile
 // look at all of it before one of them changes any, and then convert a row of each quad.
 template <int Sharers, class Tile>
-__device__ __forceinline__ attn::RowPair bf16_to_f16(Tile& q, int m_tile, int half) {
-  const RowsOfQuad<Tile> rows(q, m_tile);
+__device__ __forceinline__ attn::RowPair bf16_to_f16(Tile& q, int m_tile_index, int half) {
+  const RowsOfQuad<Tile> rows(q, m_tile_index);
   int up[2];
   if constexpr (Sharers == 1) {
 #pragma unroll
@@ -155,16 +155,16 @@ __device__ attn::RowPair scales_of_packgqa_rows(const FwdParams& params, const W
 // thread's two rows are to be multiplied by.
 template <FwdVariant V, class Tile>
 __device__ __forceinline__ attn::RowPair queries_in_f16(const FwdParams& params, const WorkItem& item, Tile& q,
-                                                        int m_tile, int half) {
+                                                        int m_tile_index, int half) {
   attn::RowPair of_rows;
   if constexpr (V.dtype == Dtype::bf16) {
-    of_rows = bf16_to_f16<fwd_consumers_per_m_tile(V)>(q, m_tile, half);
+    of_rows = bf16_to_f16<fwd_consumers_per_m_tile(V)>(q, m_tile_index, half);
   } else {
     of_rows = scales_of_packgqa_rows<V>(params, item);
     fp8_to_f16<typename attn::Element<V.dtype>::type>(q);
   }
   ptx::fence_proxy_async_shared();
-  ptx::sync_threads<fwd_consumers_per_m_tile(V) * warpgroup>(1 + m_tile);  // a product is the whole M tile's
+  ptx::sync_threads<fwd_consumers_per_m_tile(V) * warpgroup>(1 + m_tile_index);  // a product is the whole M tile's
   return of_rows;
 }
 

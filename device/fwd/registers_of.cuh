@@ -40,10 +40,12 @@ struct RegistersOf {
   // Registers of a thread.
   static constexpr int of_consumer = shares().of_consumer, of_producer = shares().of_producer,
                        of_dequantiser = shares().of_dequantiser;
-  static constexpr bool move = dequantising_warpgroup || !V.pack_gqa || count > 1 || fwd_ctas_by_registers(V) > 1;
+  static constexpr bool uses_setmaxnreg = dequantising_warpgroup || !V.pack_gqa || count > 1 ||
+                                          fwd_ctas_by_registers(V) > 1;
 
   // An SM has 65536 registers: 512 a thread of one warpgroup, divided among the CTAs that share it.
-  static_assert(!move || of_producer + of_dequantiser + count * of_consumer <= 512 / fwd_ctas_by_registers(V));
+  static_assert(!uses_setmaxnreg ||
+                of_producer + of_dequantiser + count * of_consumer <= 512 / fwd_ctas_by_registers(V));
 
   // Blocks on their way from shared memory at once: as many as these registers hold.
   static constexpr int transposed_ahead = crowded ? 3 : 8;

@@ -18,13 +18,13 @@ template <FwdVariant V>
 struct MTile {
   const FwdParams& params;
   const WorkItem& item;
-  int in_q_tile;  // its number among the M tiles of the q tile
+  int m_tile_index;  // its index among the M tiles of the q tile
 
   __device__ int seq_q() const { return V.ragged ? item.lengths.seq_q : params.seq_q; }
   __device__ int seq_kv() const { return V.ragged ? item.lengths.seq_kv : params.seq_kv; }
   __device__ MaskRange<V> mask_range() const { return MaskRange<V>(params.mask, seq_q(), seq_kv(), params.chunk); }
 
-  __device__ int first_row() const { return item.q_tile * rows_of_tile<V>(params) + in_q_tile * m_tile_rows; }
+  __device__ int first_row() const { return item.q_tile * rows_of_tile<V>(params) + m_tile_index * m_tile_rows; }
   // It may lie beyond the sequence's end.
   __device__ int last_row() const { return first_row() + (V.pack_gqa ? params.pack_gqa.rows : m_tile_rows) - 1; }
   // This thread's two rows, in the sequence. In a PackGQA tile they may be of two heads: at() tells of which.
@@ -60,22 +60,23 @@ struct MTile {
   __device__ Row at(int row_in_m_tile) const {
     if constexpr (V.pack_gqa) {
       const PackGqaParams& pack = params.pack_gqa;
-      const int head_of_group = row_in_m_tile / pack.rows, row = first_row() + row_in_m_tile % pack.rows;
-      return {item.head * pack.heads + head_of_group, row, head_of_group < pack.heads && row < seq_q()};
+      const int head_in_tile = row_in_m_tile / pack.rows, row = first_row() + row_in_m_tile % pack.rows;
+      return {item.head * pack.heads + head_in_tile, row, head_in_tile < pack.heads && row < seq_q()};
     }
     return {item.head, first_row() + row_in_m_tile, first_row() + row_in_m_tile < seq_q()};
   }
 
-  // The kv tiles of the item that this M tile visits, in descending key order: from the one with the highest keys
-  // that it attends to, or only the one with the lowest keys where it has no rows.
-  // It skips at most stages - 1 tiles; with more there could be a deadlock. While its Consumer waits for K of its first
-  // tile, it may still hold V of the last tile of the item before, so only stages - 1 stages of v_ring are free for V
-  // of the tiles that it skips. Where one role fills both rings, in the order K0 V0 K1 V1 ..., that K comes only after
-  // V of all of these. With two stages:
+  // The first of the item's kv tiles that this M tile visits, in descending key order: the one with the highest keys
+  // that it attends to; one without rows would need none but the last tile. But an M tile skips at most stages - 1
+  // tiles, so it may also visit tiles of which it attends to no key, and one without rows visits all but stages - 1.
+  // If it skipped more there could be a deadlock. While its Consumer waits for K of its first tile, it may still hold V
+  // of the last tile of the item before, so only stages - 1 stages of v_ring are free for V of the tiles that it skips.
+  // Where one role fills both rings, in the order K0 V0 K1 V1 ..., that K comes only after V of all of these. With two
+  // stages:
   //   it skips K0         V0 takes the free stage, and K1 comes
-  //   it skips K0 and K1  V0 takes the free stage, V1 has none until the held V is given back, and K2 comes after V1
+  //   it skips K0 and K1  V0 takes the free stage, V1 has none until the held V is released, and K2 comes after V1
   // Where K and V have Loaders of their own, that K takes the stage of a K of an earlier item, and no M tile needs a V
-  // of this item to give it back. With FP8 MMAs one role loads both in that order, but V of as many more tiles as
+  // of this item to release it. With FP8 MMAs one role loads both in that order, but V of as many more tiles as
   // stored_ring has stages can wait there.
   __device__ int first_tile() const {
     if constexpr (V.pack_gqa) return item.kv.first();  // there is no other M tile
@@ -87,13 +88,13 @@ struct MTile {
   __device__ TileSequence<int> tiles() const { return item.kv.from(first_tile()); }
   __device__ TileSequence<int> skipped() const { return item.kv.before(first_tile()); }
 
-  // Which of these tiles need a mask: those from upper_boundary() on up, of the mask's upper bound, and those below
-  // lower_boundary(), of its lower bound. The others are interior tiles.
-  __device__ __forceinline__ int upper_boundary(TileSequence<int> of) const {
-    return max(of.last(), mask_range().lowest_boundary_above(first_row(), V.tiles.kv));
+  // Which of these tiles need a mask: those from lowest_upper_boundary_tile() on up, for the mask's upper bound, and
+  // those below lowest_interior_tile(), for its lower bound. The others are interior tiles.
+  __device__ __forceinline__ int lowest_upper_boundary_tile(TileSequence<int> of) const {
+    return max(of.last(), mask_range().lowest_upper_boundary_tile(first_row(), V.tiles.kv));
   }
-  __device__ __forceinline__ int lower_boundary(TileSequence<int> of) const {
-    return max(of.last(), mask_range().lowest_interior_below(last_row(), V.tiles.kv));
+  __device__ __forceinline__ int lowest_interior_tile(TileSequence<int> of) const {
+    return max(of.last(), mask_range().lowest_interior_tile(last_row(), V.tiles.kv));
   }
 };
 

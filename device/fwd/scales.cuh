@@ -3,7 +3,7 @@
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "device/attn/scaled_softmax.cuh"
 #include "device/attn/tile_scales.cuh"
@@ -53,34 +53,35 @@ __device__ float scale_of_values(const FwdParams& params, const WorkItem& item, 
 // own, a tile ahead: from shared memory they would wait behind what wgmma reads, and P V behind them.
 template <FwdVariant V>
 struct ScalesOfBlocks {
-  int of_head;  // number of its first pair, which is that of no block: rows that attend to no key
+  int first_entry;  // of the sequence and head; it is of no block: for rows that attend to no key
   attn::TileScales next;
 
   // For the item's tile kv_tile, which lies above all keys where a row attends to none.
   __device__ void begin(const FwdParams& params, const WorkItem& item, int kv_tile) {
     if (item.is_end()) return;
-    of_head = first_of(params, item);
+    first_entry = first_entry_of(params, item);
     const int keys = V.ragged ? item.lengths.seq_kv : params.seq_kv;
     read(params, min(kv_tile, (keys + V.tiles.kv - 1) / V.tiles.kv - 1));
   }
-  // The tile visited next may be -1, after the one with the lowest keys: that has the first pair, which is of no block.
-  // Pairs are prepared for params.seq_kv keys (dequantise.cuh). A ragged sequence, whose length is in the device's
-  // memory, may be longer against the rules: its other keys have the last pair, for what follows is the next head's.
+  // The tile visited next may be -1, after the one with the lowest keys: that takes the first entry, which is of no
+  // block. There are entries for params.seq_kv keys (dequantise.cuh). A ragged sequence, whose length is in the
+  // device's memory, may be longer against the rules: its other keys take the last entry, for what follows is the next
+  // head's.
   __device__ __forceinline__ void read(const FwdParams& params, int kv_tile) {
-    constexpr int of_block = scale_block / V.tiles.kv;
-    int number = (kv_tile + of_block) / of_block;
+    constexpr int tiles_per_block = scale_block / V.tiles.kv;
+    int number = (kv_tile + tiles_per_block) / tiles_per_block;
     if constexpr (V.ragged) number = min(number, params.block_scales.head - 1);
-    next = pair(params, of_head + number);
+    next = entry(params, first_entry + number);
   }
   static __device__ float o_scale_of(const FwdParams& params, const WorkItem& item) {
-    return pair(params, first_of(params, item)).k;
+    return entry(params, first_entry_of(params, item)).k;
   }
 
  private:
-  static __device__ int first_of(const FwdParams& params, const WorkItem& item) {
+  static __device__ int first_entry_of(const FwdParams& params, const WorkItem& item) {
     return item.sequence * params.block_scales.batch + kv_head<V>(params, item) * params.block_scales.head;
   }
-  static __device__ __forceinline__ attn::TileScales pair(const FwdParams& params, int number) {
+  static __device__ __forceinline__ attn::TileScales entry(const FwdParams& params, int number) {
     const float2 scales = __ldcg(reinterpret_cast<const float2*>(params.block_scales.data) + number);
     return {scales.x, scales.y};
   }

@@ -23,15 +23,15 @@ __device__ TileSequence<int> tiles_of(const FwdParams& params, int q_tile, const
   return mask_range.tiles(first_row, last_row, V.tiles.kv);
 }
 
-// of_pair: the item's number among those of its head: the q tile; of fixed parts q tile x parts + part.
+// index_in_pair: as ItemOfPair has it: the q tile; of fixed parts q tile x parts + part.
 template <FwdVariant V>
-__device__ WorkItem describe(const FwdParams& params, int sequence, int head, int of_pair, int parts,
-                             const attn::Lengths& lengths) {
-  const int q_tile = fwd_splits(V) ? of_pair / parts : of_pair;
+__device__ WorkItem make_item(const FwdParams& params, int sequence, int head, int index_in_pair, int parts,
+                              const attn::Lengths& lengths) {
+  const int q_tile = fwd_splits(V) ? index_in_pair / parts : index_in_pair;
   auto tiles = tiles_of<V>(params, q_tile, lengths);
   if constexpr (fwd_splits(V)) {
-    tiles = V.batch_invariant ? batch_invariant_part_of(tiles, of_pair % parts, params.split.most)
-                              : part_of(tiles, of_pair % parts, params.split.tiles, params.split.most);
+    tiles = V.batch_invariant ? batch_invariant_part_of(tiles, index_in_pair % parts, params.split.most)
+                              : part_of(tiles, index_in_pair % parts, params.split.tiles, params.split.most);
     if (tiles.count() <= 0) tiles = TileSequence<int>::without_keys();
   }
   return {q_tile, head, sequence, tiles, lengths};
@@ -45,8 +45,8 @@ struct UniformSchedule {
     if (number >= params.order.items) return {};
     const ItemOfPair item = item_at(params.order, number, /*tiles_falling=*/V.mask != Mask::none);
     const int heads = heads_of_items<V>(params);
-    return describe<V>(params, item.pair / heads, item.pair % heads, item.of_pair, params.split.most,
-                       {0, params.seq_q, 0, params.seq_kv});
+    return make_item<V>(params, item.pair / heads, item.pair % heads, item.index_in_pair, params.split.most,
+                        {0, params.seq_q, 0, params.seq_kv});
   }
   __device__ int items() const { return params.order.items; }
 };
@@ -92,29 +92,29 @@ struct RaggedSchedule {
   __device__ WorkItem find(int number) {
     attn::TileOfSequence found;
     if (!sequences.find(number, found)) return {};
-    return describe<V>(params, found.sequence, found.head, found.of_pair, sequences.count.parts(found.lengths),
-                       found.lengths);
+    return make_item<V>(params, found.sequence, found.head, found.index_in_pair, sequences.count.parts(found.lengths),
+                        found.lengths);
   }
   // Valid once find() has found none.
   __device__ int items() const { return sequences.items(); }
 };
 
 // Even splits: the items of one CTA, one after the other. contract/split.h says how kv tiles are numbered in the class
-// of heads that the CTA has. A warp looks at a group of 32 sequences at a time, one a lane:
+// of heads that the CTA has. A warp looks at 32 sequences at a time, one a lane:
 //
-//   kv tiles of the class    | sequences before the group | lane 0 | lane 1 | lane 2 | ... | lane 31 |
-//   tiles_before_group       |<-------------------------->|
-//   my_tiles of lane 2                                                      |<------>|
-//   my_scan of lane 2                                     |<------------------------>|
-//   this CTA                                                           [begin, end)
+//   kv tiles of the class    | sequences before the 32 | lane 0 | lane 1 | lane 2 | ... | lane 31 |
+//   tiles_before             |<----------------------->|
+//   my_tiles of lane 2                                                   |<------>|
+//   my_scan of lane 2                                  |<------------------------>|
+//   this CTA                                                        [begin, end)
 template <FwdVariant V>
 struct EvenSchedule {
   const FwdParams& params;
   int cta_tiles;                  // kv tiles of every CTA
   int begin, end;                 // those of this CTA that are left: [begin, end)
-  int group = 0;                  // the sequences that the lanes look at: [group, group + 32)
-  int tiles_before_group = 0;     // kv tiles of the sequences before them
-  int my_tiles = 0, my_scan = 0;  // of this lane's sequence; of those of the group up to and with this lane's
+  int first_sequence = 0;         // lane 0's: the lanes look at [first_sequence, first_sequence + 32)
+  int tiles_before = 0;           // kv tiles of the sequences before them
+  int my_tiles = 0, my_scan = 0;  // of this lane's sequence; of those of the lanes up to and with this one
 
   __device__ explicit EvenSchedule(const FwdParams& params) : params(params) {
     look_at(0);
@@ -132,19 +132,19 @@ struct EvenSchedule {
   // All 32 lanes together; the same answer in each.
   __device__ WorkItem next() {
     if (begin >= end) return {};
-    for (int of_group; begin - tiles_before_group >= (of_group = __shfl_sync(~0u, my_scan, 31));) {
-      tiles_before_group += of_group;
-      look_at(group + 32);
+    for (int of_all_lanes; begin - tiles_before >= (of_all_lanes = __shfl_sync(~0u, my_scan, 31));) {
+      tiles_before += of_all_lanes;
+      look_at(first_sequence + 32);
     }
-    const int holder = __ffs(__ballot_sync(~0u, begin - tiles_before_group < my_scan)) - 1;
-    const int sequence = group + holder;
+    const int holder = __ffs(__ballot_sync(~0u, begin - tiles_before < my_scan)) - 1;
+    const int sequence = first_sequence + holder;
     const attn::Lengths of_sequence = lengths(sequence);
-    const int of_head = __shfl_sync(~0u, my_tiles, holder) / params.split.even.heads_of_class;
+    const int tiles_per_head = __shfl_sync(~0u, my_tiles, holder) / params.split.even.heads_of_class;
     // The position of the next kv tile: among all kv tiles of the sequence, then of the head, then of the q tile.
-    int number = begin - tiles_before_group - __shfl_sync(~0u, my_scan - my_tiles, holder);
-    const int round = number / of_head,
+    int number = begin - tiles_before - __shfl_sync(~0u, my_scan - my_tiles, holder);
+    const int round = number / tiles_per_head,
               head = round * params.split.even.classes + blockIdx.x % params.split.even.classes;
-    number -= round * of_head;
+    number -= round * tiles_per_head;
     int q_tile = 0;
     TileSequence<int> tiles = tiles_of<V>(params, 0, of_sequence);
     while (number >= tiles.count()) {
@@ -156,8 +156,8 @@ struct EvenSchedule {
     const bool begins_tile = number == 0, whole = begins_tile && left == 0;
     const WorkItem item = {q_tile,      head,
                            sequence,    {tiles.end - number - count, tiles.end - number},
-                           of_sequence, whole ? -1 : place_of_part(blockIdx.x, begins_tile)};
-    if (begins_tile && left > 0 && lane() == 0) tell_combine(item, 1 + ctas_that_go_on(left, cta_tiles));
+                           of_sequence, whole ? -1 : workspace_tile_of_part(blockIdx.x, begins_tile)};
+    if (begins_tile && left > 0 && lane() == 0) record_shared_q_tile(item, 1 + ctas_that_go_on(left, cta_tiles));
     return item;
   }
 
@@ -170,18 +170,18 @@ struct EvenSchedule {
     if (sequence >= params.split.even.sequences) return 0;
     const attn::Lengths of_sequence = lengths(sequence);
     if (!params.rows.has(of_sequence.seq_q)) return 0;
-    const int of_tile = rows_of_tile<V>(params);
+    const int tile_q = rows_of_tile<V>(params);
     int tiles = 0;
-    for (int q_tile = 0; q_tile * of_tile < of_sequence.seq_q; ++q_tile)
+    for (int q_tile = 0; q_tile * tile_q < of_sequence.seq_q; ++q_tile)
       tiles += tiles_of<V>(params, q_tile, of_sequence).count();
     return tiles * params.split.even.heads_of_class;
   }
-  __device__ void look_at(int new_group) {
-    group = new_group;
-    my_tiles = tiles_of_sequence(group + lane());
+  __device__ void look_at(int sequence) {
+    first_sequence = sequence;
+    my_tiles = tiles_of_sequence(first_sequence + lane());
     my_scan = attn::warp_inclusive_sum(my_tiles);
   }
-  __device__ void tell_combine(const WorkItem& item, int parts) const {
+  __device__ void record_shared_q_tile(const WorkItem& item, int parts) const {
     const int first_row = item.q_tile * rows_of_tile<V>(params);
     params.split.even.shared_q_tiles[blockIdx.x] = {
         params.ragged.cu_q ? 0 : item.sequence, item.lengths.q_first + first_row,

@@ -30,7 +30,7 @@ struct ScoreMod {
     if constexpr (V.score_mods.softcap) cap(params, s, softmax);
     if constexpr (V.score_mods.alibi && fwd_reads_8_bit(V)) {
       add_alibi(s, softmax.scale_of_scores(), m_tile, kv_tile);  // the scale of this tile, or of capped scores
-      softmax.take_scale(1.f);
+      softmax.set_scale_of_scores(1.f);
     } else if constexpr (V.score_mods.alibi) {
       add_alibi(s, params.scale_log2, m_tile, kv_tile);
     }
@@ -44,7 +44,7 @@ struct ScoreMod {
   static __device__ __forceinline__ void cap(const FwdParams& params, Scores& s, Softmax& softmax) {
     if constexpr (fwd_reads_8_bit(V)) {
       attn::cap(s, softmax.scale_of_scores());
-      softmax.take_scale(params.scale_log2);
+      softmax.set_scale_of_scores(params.scale_log2);
     } else if constexpr (V.dims.v > 192 || V.batch_invariant) {
       // At such head dims products take so long that the exponential unit keeps up. Whether a warp takes the
       // polynomial is a vote of its rows, which batch-invariant variants must not have.

@@ -11,7 +11,7 @@
 #include "contract/fwd_params.h"
 #include "contract/fwd_smem.h"
 #include "contract/fwd_variant.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "device/attn/tile_scales.cuh"
 #include "device/fwd/kv_source.cuh"
@@ -121,13 +121,13 @@ struct TokenScales {
   static __device__ bool is_row(int i) { return V.tiles.kv % 32 == 0 || in_tile(i) < V.tiles.kv; }
   static __device__ int row_of(int kv_tile, int i) { return kv_tile * V.tiles.kv + in_tile(i); }
 
-  // Begins to copy a tile's scales, a group of copies by itself.
+  // Begins to copy a tile's scales, a cp.async group by itself.
   __device__ void copy(ScalesOfRows<V>& to, int kv_tile, const RowsInPages& where) {
 #pragma unroll
     for (int i = 0; i < rows; ++i) {
       if (!is_row(i)) break;
       const int row = row_of(kv_tile, i);
-      const bool none = !counts(row);
+      const bool none = !is_valid(row);
       const float *k = params.eight_bit.k.data, *v = params.eight_bit.v.data;
       if (!none) {
         k = address(params.eight_bit.k, row, where, i);
@@ -152,19 +152,20 @@ struct TokenScales {
   __device__ void look_up(int kv_tile) {
 #pragma unroll
     for (int i = 0; i < rows; ++i)
-      next.pages[i] = counts(row_of(kv_tile, i))
+      next.pages[i] = is_valid(row_of(kv_tile, i))
                           ? __ldg(params.pages.table + sequence * params.pages.sequence_stride +
                                   next.columns[i] * params.pages.page_stride)
                           : 0;
   }
-  __device__ bool counts(int row) const { return static_cast<unsigned>(row) < static_cast<unsigned>(keys); }
+  __device__ bool is_valid(int row) const { return static_cast<unsigned>(row) < static_cast<unsigned>(keys); }
   __device__ const float* address(const ScaleValues& of, int row, const RowsInPages& where, int i) const {
-    const float* const of_head = of.data + head * of.head;
-    if constexpr (in_pages) return of_head + where.pages[i] * of.batch + in_page(row, where.columns[i]) * of.block;
-    return of_head + sequence * of.batch + (first_row + row) * of.block;
+    const float* const head_scales = of.data + head * of.head;
+    if constexpr (in_pages)
+      return head_scales + where.pages[i] * of.batch + in_page(row, where.columns[i]) * of.block;
+    return head_scales + sequence * of.batch + (first_row + row) * of.block;
   }
 
-  // Of the tile's rows that count; more than 0, also where there are none, or where scales are 0.
+  // Of the tile's valid rows; more than 0, also where there are none, or where scales are 0.
   static __device__ float largest(const float (&scales)[rows]) {
     constexpr float least = 0x1p-126f;
     float most = least;

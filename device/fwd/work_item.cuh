@@ -13,9 +13,8 @@ struct alignas(16) WorkItem {
   int q_tile, head, sequence;
   TileSequence<int> kv;   // the kv tiles that it visits
   attn::Lengths lengths;  // of its sequence; read in ragged variants only
-  // Even splits: the place of this part in the workspace, contract/split.h. -1: it has none, as the item has all kv
-  // tiles of the q tile.
-  int workspace_place = -1;
+  // Even splits: the workspace_tile_of_part(), contract/split.h. -1: none, as the item has all kv tiles of the q tile.
+  int workspace_tile = -1;
 
   __device__ bool is_end() const { return kv.none(); }  // no item is left: all roles end
   // Split-KV variants: a part in which the q tile attends to no key. The Dispatcher does not publish it.
@@ -31,7 +30,7 @@ __device__ int rows_of_tile(const FwdParams& params) {
   return V.pack_gqa ? params.pack_gqa.rows : V.tiles.q;
 }
 
-// What an item's `head` counts: query heads; PackGQA: groups of as many query heads as a tile has.
+// What an item's `head` counts: query heads; PackGQA: as many query heads together as a tile has.
 template <FwdVariant V>
 __device__ int heads_of_items(const FwdParams& params) {
   return V.pack_gqa ? params.heads_q / params.pack_gqa.heads : params.heads_q;

@@ -11,8 +11,8 @@
 // Shared    sums of threads; or the mean that is rotated
 #pragma once
 #include "contract/average.h"
-#include "contract/parts.h"
 #include "contract/quantise.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "device/attn/element.cuh"
 #include "device/ptx/math.cuh"

@@ -2,9 +2,9 @@
 // device/quantise: which tiles a CTA takes, and where they lie. One thread finds that out for all, some tiles ahead,
 // and leaves it in shared memory.
 #pragma once
-#include "contract/parts.h"
 #include "contract/quantise.h"
 #include "contract/quantise_params.h"
+#include "contract/shared_params.h"
 
 namespace froghopper::quantise {
 

@@ -27,6 +27,8 @@ struct Ring {
   static __device__ ptx::u32 phase(ptx::u32 n) { return n / Stages & 1; }
   __device__ void wait(ptx::u32 n) { ptx::mbarrier_wait(&full[stage(n)], phase(n)); }
   __device__ void wait_room(ptx::u32 n) { ptx::mbarrier_wait(&empty[stage(n)], phase(n) ^ 1); }
+  // Until all have released n; a producer waits for that before it fills the same stage again, with n + Stages.
+  __device__ void wait_released(ptx::u32 n) { wait_room(n + Stages); }
   __device__ void arrive_full(ptx::u32 n) { ptx::mbarrier_arrive(&full[stage(n)]); }
   __device__ void release(ptx::u32 n) {  // one thread a warp
     if (threadIdx.x % 32 == 0) arrive_empty(n);
@@ -62,9 +64,9 @@ struct Cursor {
     return expect_bytes(r, bytes);
   }
 
-  // How threads of producer roles wait, which may sleep (Sleeps): at any barrier, or here for what others have put into
-  // a ring that these threads read, as loaders wait for an item. Consumers wait by wait().
-  __device__ void wait_in_producer_warp(Ring<Stages>& r) { wait_in_producer_warp(&r.full[stage], phase); }
+  // How threads of producer roles wait, which may sleep (Sleeps): at any barrier, or for what others have put into a
+  // ring that these threads read, as loaders wait for an item. Consumers wait by wait().
+  __device__ void wait_full_in_producer_warp(Ring<Stages>& r) { wait_in_producer_warp(&r.full[stage], phase); }
   static __device__ void wait_in_producer_warp(ptx::u64* bar, ptx::u32 phase) {
     if constexpr (Sleeps)
       ptx::mbarrier_wait_asleep(bar, phase);
@@ -73,8 +75,8 @@ struct Cursor {
   }
 
   // Consumer: every thread waits, one thread a warp releases, and by then all lanes of the warp must have returned from
-  // their wait: a lane that still asks could miss the phase, and wait for ever. Mostly a wgmma, a shuffle or
-  // __syncwarp() lies between. Where nothing does, the hardware sees to it: a converged warp asks once for all its
+  // their wait: a lane that still polls could miss the phase, and wait for ever. Mostly a wgmma, a shuffle or
+  // __syncwarp() lies between. Where nothing does, the hardware sees to it: a converged warp polls once for all its
   // lanes and gets one answer, so it does not diverge in a wait. The pipelines of CUTLASS rely on that too.
   // release() leaves the cursor where it is.
   __device__ void wait(Ring<Stages>& r) { ptx::mbarrier_wait(&r.full[stage], phase); }

@@ -41,7 +41,7 @@ std::string step_lines(const ForwardStep& step) {
   const Order& order = step.order;
   std::string lines = text("\n  tiles      {} query rows x {} keys, dims {} and {}; {}, {} Q", v.tiles.q, v.tiles.kv,
                            v.dims.qk, v.dims.v, counted(v.tiles.stages, "K and V stage"), fwd_q_stages(v));
-  lines += text("\n  warps      {}, {} of {} query rows{}", counted(fwd_producer_groups(v), "producer warpgroup"),
+  lines += text("\n  warps      {}, {} of {} query rows{}", counted(fwd_producer_warpgroups(v), "producer warpgroup"),
                 counted(fwd_consumers(v), "consumer"), m_tile_rows,
                 fwd_consumers_per_m_tile(v) > 1 ? ", the same ones, each with half of o's columns" : "");
   if (fwd_dequantises_on_load(v))

@@ -6,7 +6,7 @@
 
 #include "contract/fwd_legality.h"
 #include "contract/fwd_smem.h"
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "src/base/ceil_div.hpp"
 #include "src/base/text.hpp"
 #include "src/plan/tuning.hpp"
@@ -44,7 +44,7 @@ bool keeps_sums(const Problem& p, const FwdVariant& v) {
 void take_parts(Plan& plan, const Tiling& tiling, int ctas) {
   const Problem& p = plan.problem;
   if (fwd_splits_evenly(tiling.variant)) {
-    const size_t rows = static_cast<size_t>(place_of_part(ctas, false)) * m_tile_rows;
+    const size_t rows = static_cast<size_t>(workspace_tile_of_part(ctas, false)) * m_tile_rows;
     plan.workspace.part_o = plan.workspace.take(rows * static_cast<size_t>(p.dim_v) * sizeof(float));
     plan.workspace.part_rows = plan.workspace.take(rows * sizeof(PartOfRow));
     plan.workspace.shared_q_tiles = plan.workspace.take(static_cast<size_t>(ctas) * sizeof(SharedQTile));

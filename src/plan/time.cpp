@@ -42,12 +42,13 @@ int64_t mean_rows_kv(const Problem& p) { return p.kv_is_packed() ? rows_of_one(p
 // tile comes first.
 void each_tile(const Order& order, int heads, bool ragged, int pairs_falling, const std::function<void(int)>& call) {
   if (!ragged) {
-    for (int number = 0; number < order.items; ++number) call(item_in_dq_order(order, number, pairs_falling).of_pair);
+    for (int number = 0; number < order.items; ++number)
+      call(item_in_dq_order(order, number, pairs_falling).index_in_pair);
     return;
   }
   for (int sequence = 0; sequence < order.pairs / std::max(heads, 1); ++sequence)
     for (int number = 0; number < order.items_of_pair * heads; ++number) {
-      const int tile = item_in_sequence(number, order.items_of_pair, heads, order.section).of_pair;
+      const int tile = item_in_sequence(number, order.items_of_pair, heads, order.section).index_in_pair;
       call(pairs_falling > 0 ? tile : order.items_of_pair - 1 - tile);
     }
 }

@@ -6,7 +6,7 @@
 
 #include "src/runtime/modules.hpp"
 #include "src/runtime/params/params.hpp"
-#include "src/runtime/params/parts.hpp"
+#include "src/runtime/params/shared.hpp"
 #include "src/runtime/place.hpp"
 #include "src/runtime/runtime.hpp"
 #include "src/runtime/start.hpp"

@@ -4,7 +4,7 @@
 #pragma once
 #include <cstdint>
 
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/types.h"
 #include "src/problem/tensors.hpp"
 #include "src/runtime/driver.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime/params: the arguments of the kernel that appends to a cache.
 #include "src/runtime/params/params.hpp"
-#include "src/runtime/params/parts.hpp"
+#include "src/runtime/params/shared.hpp"
 
 namespace froghopper::runtime {
 

@@ -5,7 +5,7 @@
 #include "contract/fwd_smem.h"
 #include "src/plan/forward.hpp"
 #include "src/runtime/params/params.hpp"
-#include "src/runtime/params/parts.hpp"
+#include "src/runtime/params/shared.hpp"
 
 namespace froghopper::runtime {
 

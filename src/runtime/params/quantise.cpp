@@ -5,7 +5,7 @@
 
 #include "src/base/ceil_div.hpp"
 #include "src/runtime/params/params.hpp"
-#include "src/runtime/params/parts.hpp"
+#include "src/runtime/params/shared.hpp"
 
 namespace froghopper::runtime {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime/params: what the arguments of several kinds of kernels are made of.
-#include "src/runtime/params/parts.hpp"
+#include "src/runtime/params/shared.hpp"
 
 #include <algorithm>
 #include <atomic>

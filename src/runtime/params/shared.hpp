@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime/params: what the arguments of several kinds of kernels are made of.
 #pragma once
-#include "contract/parts.h"
+#include "contract/shared_params.h"
 #include "contract/softcap.h"
 #include "src/problem/tensors.hpp"
 #include "src/runtime/tensor_map.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: structs that are parts of the parameters of several kernels. (Parts of split-KV: contract/split.h.)
+// contract: structs that the parameters of several kernels share.
 #pragma once
 #include "contract/order.h"
 #include "contract/types.h"
@@ -32,15 +32,15 @@ struct ScaleValues {
 };
 
 // What K and V are multiplied by where an earlier launch has dequantised them and not all rows of a sequence share a
-// scale: pairs of a sequence and head. The first one is the scale of O, which is the largest one of V, and 0;
-// then one for each block of scale_block keys, the scale of its scores in base 2 and log2 of that of V over the scale
-// of O.
+// scale: entries of two floats, for each sequence and head. The first entry is the scale of O, which is the largest one
+// of V, and 0; then comes one for each block of scale_block keys, the scale of its scores in base 2 and log2 of that of
+// V over the scale of O.
 struct BlockScales {
   float* data;      // null: there are none
-  int batch, head;  // pairs from one to the next
+  int batch, head;  // entries from one to the next
 };
 constexpr long long block_scales_of_head(long long seq_kv) { return 1 + (seq_kv + scale_block - 1) / scale_block; }
-constexpr int block_scale_bytes = 8;  // of a pair
+constexpr int block_scale_bytes = 8;  // of an entry
 // log2 of the scale of V over that of O is at least this, so that weights times that scale are in the range of fp32.
 constexpr float least_log2_v_scale = -120.f;
 
@@ -67,7 +67,7 @@ constexpr int map_rows = 1 << 30;
 struct RaggedParams {
   const int* cu_q;  // [batch + 1]; null: not packed
   const int* cu_kv;
-  const int* used_q;  // [batch]; null: all rows count
+  const int* used_q;  // [batch]; null: all rows are valid
   const int* used_kv;
   int total_q;  // rows of the packed q; those after the last sequence attend to nothing
   MapGranules q, k, v, o;
