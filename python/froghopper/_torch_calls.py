@@ -104,6 +104,8 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
                max_sms or threads_for(q), attention_chunk, invariant)
+    if is_negated(q, k, v, sink, alibi_slopes, gate):
+        q, k, v, sink, alibi_slopes, gate = map(as_stored, (q, k, v, sink, alibi_slopes, gate))
     inputs = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
     ready = forward_ready(inputs, options, with_grad, out, held_lse, max_logit, gate, lse_by_row)
     index, copied = ready.gpu, ready.copied
@@ -148,6 +150,9 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,
                max_sms or threads_for(q), attention_chunk, invariant)
+    if is_negated(q, k, v, sink, alibi_slopes, gate, grad_o, grad_lse):
+        q, k, v, sink, alibi_slopes = map(as_stored, (q, k, v, sink, alibi_slopes))
+        gate, grad_o, grad_lse = map(as_stored, (gate, grad_o, grad_lse))
     inputs = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
     ready = backward_ready(inputs, options, o, lse, grad_o, grad_lse, gate)
     index, read = ready.gpu, [q, k, v, o, grad_o, *(() if gate is None else (gate,))]
@@ -200,7 +205,19 @@ def threads_for(q: Tensor) -> int:
     return torch.get_num_threads() if q.is_cpu else 0
 
 
-def address(x: Tensor | None) -> int: return 0 if x is None else x.data_ptr()
+def address(x: Tensor | None) -> int:
+    if x is None: return 0
+    if x.is_neg(): raise InvalidTensor(f"a tensor of the shape {list(x.shape)} is a view that negates what is in "
+                                       "memory. Use its resolve_neg().")
+    return x.data_ptr()
+
+
+def is_negated(*tensors: Tensor | None) -> bool:
+    """Whether one is a view whose elements are those in memory with the other sign, such as z.conj().imag."""
+    return any(x is not None and x.is_neg() for x in tensors)
+
+
+def as_stored(x: Any) -> Any: return None if x is None else x.resolve_neg()
 
 
 def public_stream_of(gpu: int) -> int: return int(torch.cuda.current_stream(gpu).cuda_stream)

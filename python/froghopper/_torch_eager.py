@@ -92,9 +92,10 @@ def quick(q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tuple[Any, ...
     if (modes() or function_modes() or profiler_enabled() or tracing_state() or transforms_active() or
             autocast_anywhere() or forward_ad._current_level >= 0): return False
     if type(q) not in PLAIN or type(k) not in PLAIN or type(v) not in PLAIN or q.is_meta: return False
+    if q.is_neg() or k.is_neg() or v.is_neg(): return False
     if sides is NO_SIDES: return True
     if sides[1] is not None and (options[0] == LOOK or options[1] == LOOK): return False  # read on the host
-    return all(x is None or type(x) in PLAIN for x in sides)
+    return all(x is None or type(x) in PLAIN and not x.is_neg() for x in sides)
 
 
 def in_python(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tuple[Any, ...],
