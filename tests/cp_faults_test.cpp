@@ -164,6 +164,41 @@ TEST(ContextParallelFaults, a_rank_with_the_transport_of_another_tells_the_other
   }
 }
 
+// Without `agree` nothing can be said through a transport that has other peers: it is cancelled, so that no rank waits.
+TEST(ContextParallelFaults, a_rank_with_the_transport_of_another_ends_the_call_of_all) {
+  test::Ranks ranks(4);
+  const std::vector<Outcome> outcomes = run(small(FH_CP_RING), FH_FORWARD, ranks, [&](int64_t rank, Given& g) {
+    if (rank == 1) g.transport.rank = 2;
+  });
+  for (size_t rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(outcomes[rank].status, rank == 1 ? FH_INVALID_TENSOR : FH_LAUNCH_FAILED) << outcomes[rank].text;
+}
+
+TEST(ContextParallelFaults, ranks_that_were_forgotten_are_seen_by_their_transport) {
+  const CpCase c = small(FH_CP_RING);
+  test::Ranks ranks(4);
+  fh_cp_problem p = fh_cp_problem_init();
+  p.whole = &c.whole;
+  const test::CpPlan plan = test::planned(p, "cpu");
+  CpTensors t = test::inputs(c);
+  t.o = test::empty_whole(c.whole, &CpTensors::o, Element::f32);
+  fh_cp_tensors x = test::cp_tensors(t, FH_FORWARD);
+  const fh_cp_transport transport = ranks.transport(3);
+  EXPECT_EQ(fh_cp_plan_run(plan.get(), &transport, nullptr, &x, nullptr, 0, nullptr), FH_INVALID_TENSOR);
+  EXPECT_NE(std::string(fh_cp_last_error()).find("Set ranks and rank of fh_cp_problem"), std::string::npos)
+      << fh_cp_last_error();
+  EXPECT_TRUE(untouched(t.o));
+}
+
+TEST(ContextParallelFaults, a_gradient_of_lse_is_given_by_all_ranks_or_by_none) {
+  test::Ranks ranks(4);
+  std::vector<float> grad_lse(1000);
+  for (const Outcome& outcome : run(small(FH_CP_RING), FH_BACKWARD, ranks, [&](int64_t rank, Given&g) {
+         if (rank == 0) g.tensors.grad_lse = grad_lse.data();
+       }))
+    EXPECT_EQ(outcome.status, FH_INVALID_PROBLEM) << outcome.text;
+}
+
 TEST(ContextParallelFaults, addresses_are_looked_at_before_anything_moves) {
   const auto further = [](const void* data) { return const_cast<char*>(static_cast<const char*>(data)) + 1; };
   const std::pair<std::function<void(Given&)>, const char*> wrong[] = {

@@ -191,6 +191,29 @@ TEST(ContextParallelPlan, what_cannot_be_is_said) {
   for (const auto& [text, part] : said) EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
 }
 
+// What a later version's caller asks for is not left out in silence.
+TEST(ContextParallelPlan, fields_that_are_not_known_are_refused) {
+  struct {
+    fh_problem known = causal(64);
+    int64_t more = 1;
+  } whole;
+  struct {
+    fh_cp_problem known = fh_cp_problem_init();
+    int64_t more = 1;
+  } problem;
+  const auto refused = [&](size_t size_of_whole, size_t size) {
+    whole.known.size = size_of_whole, problem.known.size = size, problem.known.whole = &whole.known;
+    fh_cp_plan* plan = nullptr;
+    EXPECT_EQ(fh_cp_plan_create(&problem.known, "cpu", &plan), FH_INVALID_PROBLEM);
+    return std::string(fh_cp_last_error());
+  };
+  const size_t of_whole = sizeof whole.known, of_problem = sizeof problem.known;
+  EXPECT_NE(refused(sizeof whole, of_problem).find("fh_problem has a field at byte"), std::string::npos);
+  EXPECT_NE(refused(of_whole, sizeof problem).find("fh_cp_problem has a field at byte"), std::string::npos);
+  EXPECT_NE(refused(0, of_problem).find("fh_problem.size is 0; it must hold"), std::string::npos);
+  EXPECT_NE(refused(of_whole, static_cast<size_t>(-1)).find("Start from fh_cp_problem_init()"), std::string::npos);
+}
+
 TEST(ContextParallelPlan, no_plan) {
   fh_cp_plan_destroy(nullptr);
   EXPECT_EQ(fh_cp_plan_workspace_bytes(nullptr), 0u);

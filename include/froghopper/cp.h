@@ -24,8 +24,9 @@
  *       outputs of a failed call are undefined. If it failed after data moved, the transport was cancelled.
  *       FH_LAUNCH_FAILED: a callback failed, and the text comes from it. FH_INVALID_PROBLEM of fh_cp_plan_run: ranks
  *       disagree about what is computed; every rank gets it, and nothing has moved. Do not call `cancel` then: other
- *       ranks may still read what this one has said. A rank that gets no plan cannot
- *       tell the others: if they run already, its caller calls `cancel` of the transport.
+ *       ranks may still read what this one has said. A rank that refuses its arguments and cannot tell the others,
+ *       since the transport has other ranks than its plan, or on a GPU no `agree`, cancels the transport. A rank that
+ *       gets no plan cannot tell them either: if they run already, its caller calls `cancel` of the transport.
  *   (6) The library never prints, never exits, never allocates device memory and never synchronises a stream. It waits
  *       only inside the callbacks of the caller.
  *   (7) A plan is immutable. Any number of threads may run it at the same time, each with a workspace and a transport

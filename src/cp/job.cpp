@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "src/base/counted.hpp"
+#include "src/base/sized.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/chunks.hpp"
 #include "src/cp/enumerators.hpp"
@@ -36,14 +37,6 @@ const char* unsupported_option(const fh_problem& p) {
   if (p.scale_v_columns) return "scale_v_columns";
   if (p.dtype_o != FH_USUAL && p.dtype_o != p.dtype) return "dtype_o";
   return nullptr;
-}
-
-// A copy with every field that the caller's header has.
-fh_problem sized(const fh_problem& given) {
-  fh_problem p = fh_problem_init();
-  std::memcpy(&p, &given, std::min(given.size, sizeof p));
-  p.size = sizeof p;
-  return p;
 }
 
 Result<void> check_whole(const fh_problem& p) {
@@ -149,10 +142,11 @@ bool begins_document(const Job& job, int64_t row) {
 }  // namespace
 
 Result<Job> job_of(const fh_cp_problem& given) {
-  if (given.size < offsetof(fh_cp_problem, rank) + sizeof given.rank)
-    return refused(FH_INVALID_PROBLEM, text("size is {}; start from fh_cp_problem_init().", given.size));
-  fh_cp_problem p = fh_cp_problem_init();
-  std::memcpy(&p, &given, std::min(given.size, sizeof p));
+  const Result<fh_cp_problem> known =
+      whole_struct(&given, fh_cp_problem_init(), offsetof(fh_cp_problem, rank) + sizeof given.rank,
+                   FH_INVALID_PROBLEM, "fh_cp_problem");
+  if (!known) return known.failure();
+  const fh_cp_problem& p = *known;
   if (p.whole == nullptr)
     return refused(FH_INVALID_PROBLEM, "whole must be the problem of all rows, but is NULL. Set it.");
   if (p.ranks < 1 || p.ranks > most_ranks)
@@ -189,8 +183,11 @@ Result<Job> job_of(const fh_cp_problem& given) {
     return refused(FH_INVALID_PROBLEM,
                    text("check_interval must be -1 or more, and ranks_per_host 0 or more, but they are {} and {}.",
                         p.check_interval, p.ranks_per_host));
+  const Result<fh_problem> rows_of_all =
+      whole_struct(p.whole, fh_problem_init(), offsetof(fh_problem, total_q), FH_INVALID_PROBLEM, "fh_problem");
+  if (!rows_of_all) return rows_of_all.failure();
   Job job;
-  job.whole = sized(*p.whole);
+  job.whole = *rows_of_all;
   if (Result<void> checked = check_whole(job.whole); !checked) return checked.failure();
   if (p.cu_seqlens != nullptr) {
     if (Result<void> checked = check_documents(p, job.whole); !checked) return checked.failure();

@@ -10,7 +10,6 @@
 #include "src/base/text.hpp"
 #include "src/cp/addresses.hpp"
 #include "src/cp/digest.hpp"
-#include "src/cp/grid.hpp"
 #include "src/cp/memory.hpp"
 #include "src/cp/plan.hpp"
 
@@ -92,7 +91,7 @@ Result<void> Run::all() {
     return Failure{FH_INVALID_TENSOR, std::move(no)};
   }
   if (usable_ && compares()) {
-    const bool with_grad_lse = (plan_.scheme == FH_CP_ALL_TO_ALL || on_grid(plan_.scheme)) && t_.grad_lse != nullptr;
+    const bool with_grad_lse = t_.grad_lse != nullptr;
     if (Result<void> agreed = agree(digest_of({plan_.digest, t_.call, with_grad_lse})); !agreed) return agreed;
   }
   bind();
@@ -109,19 +108,27 @@ bool Run::compares() const {
 }
 
 // A transport that is of another rank than the plan can still agree, between as many ranks as it has; nothing is sent
-// through it, since one of the two has the wrong peers.
+// through it, since one of the two has the wrong peers. Where nothing tells the other ranks, they would wait for this
+// one: `cancel` ends that.
 void Run::tell_refusal() {
-  if (plan_.job.ranks == 1 || !compares()) return;
-  if (usable_) {
+  if (plan_.job.ranks == 1 && transport_.ranks <= 1) return;
+  const bool has_agree = transport_.agree != nullptr && transport_.ranks > 1 && transport_.ranks <= most_ranks,
+             on_host = !plan_.on_gpu && !plan_.job.peer_copies;
+  if (compares() && usable_ && (has_agree || on_host)) {
     (void)agree(refusal);
-  } else if (transport_.agree != nullptr && transport_.ranks > 1 && transport_.ranks <= most_ranks) {
+  } else if (compares() && !usable_ && has_agree) {
     digests_.assign(static_cast<size_t>(std::max(transport_.ranks, plan_.job.ranks)), refusal);
     (void)transport_.agree(transport_.context, refusal, digests_.data());
+  } else if (transport_.cancel != nullptr) {
+    transport_.cancel(transport_.context);
   }
 }
 
 std::string Run::refused_transport() const {
   const int64_t ranks = plan_.job.ranks;
+  if (ranks == 1 && transport_.ranks > 1)
+    return text("transport is rank {} of {}, but the plan is of one rank. Set ranks and rank of fh_cp_problem.",
+                transport_.rank, transport_.ranks);
   if (ranks == 1) return {};
   if (transport_.exchange == nullptr || transport_.wait == nullptr)
     return text(

@@ -11,7 +11,7 @@
 #include "src/base/text.hpp"
 #include "src/problem/options.hpp"
 #include "src/problem/overlap.hpp"
-#include "src/problem/sized.hpp"
+#include "src/base/sized.hpp"
 
 namespace froghopper {
 namespace {

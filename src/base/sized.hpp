@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// problem: structs that start with their own size, read from callers older and newer than this library.
+// base: structs that start with their own size, read from callers older and newer than this library.
 #pragma once
 #include <algorithm>
 #include <cstring>
