@@ -100,6 +100,11 @@ Result<void> keep_all_cu_seqlens(check::Inputs& in, TensorFile& file, fh_problem
   const int64_t batch = p.batch;
   if (auto kept = keep_cu_seqlens(in, sides[1], file, p); !kept) return kept;
   const std::string of_q = sides[0].name_in(file), of_kv = sides[1].name_in(file);
+  if (of_q == of_kv && p.total_q != p.total_kv)
+    return wrong(
+        text("k must have the rows of q, {}, where {} is for both, but has {}. Write a .safetensors with "
+             "cu_seqlens_q and cu_seqlens_kv.",
+             p.total_q, of_q, p.total_kv));
   if (p.batch != batch) {
     return wrong(text("{} has {} and {} has {}; both have one more than there are sequences. Give them equally many.",
                       of_q, counted(batch + 1, "number"), of_kv, p.batch + 1));

@@ -190,10 +190,9 @@ TEST(api, bad_lengths_are_refused_on_the_cpu) {
   fh::Tensors tensors = known.tensors();
   tensors.cu_seqlens_q = tensors.cu_seqlens_kv = cu;
   EXPECT_EQ(status_of([&] { fh::attention(known.problem, tensors, "cpu"); }), FH_INVALID_TENSOR);
-  EXPECT_STREQ(
-      fh_last_error(),
-      "fh_attention: cu_seqlens_q[1] is 6 and total_q is 5; no sequence reaches past the total. Give all rows, "
-      "or end earlier.");
+  EXPECT_STREQ(fh_last_error(),
+               "fh_attention: cu_seqlens_q[1] is 6 and total_q is 5; no sequence reaches past the "
+               "total. Give all rows, or end earlier.");
   EXPECT_TRUE(known.untouched());
 }
 

@@ -116,6 +116,12 @@ TEST_F(AttendRefuses, what_does_not_fit) {
          f.tensors["cu_seqlens"] = {Element::i32, {2}, Bytes(8, 0)};
          f.tensors["cu_seqlens_kv"] = ones(Element::i32, {2});
        }},
+      {"k must have the rows of q, 3, where cu_seqlens is for both, but has 5. Write a .safetensors with "
+       "cu_seqlens_q",
+       [](TensorFile& f) {
+         for (auto& [name, tensor] : f.tensors) tensor = ones(Element::f32, {name == "q" ? 3 : 5, 2, 8});
+         f.tensors["cu_seqlens"] = {Element::i32, {2}, Bytes(8, 0)};
+       }},
       {"there is no cu_seqlens_kv, but one for the other side. Add it, or name the one cu_seqlens, for both.",
        [](TensorFile& f) {
          for (auto& [name, tensor] : f.tensors) tensor = ones(Element::f32, {3, 2, 8});

@@ -49,6 +49,11 @@ TEST(other_words, of_libraries_are_answered_with_the_word_to_write) {
   const std::pair<const char*, const char*> all[] = {
       {"head_dim=128", "Did you mean dN? Write d128."},
       {"head_size=128", "Write d128."},
+      {"k_scale=0.5", "8-bit types always have scales."},
+      {"qo_len=3", "Write sq3."},
+      {"diagonal_band_left_bound=8", "Did you mean windowL,R?"},
+      {"bottom_right", "That is where the diagonal ends anyway."},
+      {"chunk-1", "Leave it out for none."},
       {"hdim=64", "Write d64."},
       {"head_dim_v=64", "Write dv64."},
       {"batch_size=3", "Write b3."},

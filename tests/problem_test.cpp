@@ -65,7 +65,7 @@ TEST(problem, one_problem_has_one_spelling) {
   const std::string line = "fwd bf16 b1 hq1 hkv1 sq5 skv5 d64 causal";
   for (const char* other :
        {"fwd bf16 causal d64 skv5 sq5 hkv1 hq1 b1", "fwd bf16 b1 hq1 hkv1 sq5 skv5 d64 window-1,0",
-        "fwd   bf16\tb1 hq1 hkv1   sq5  skv5  d64 causal ",
+        "fwd   bf16\tb1 hq1 hkv1   sq5  skv5  d64 causal ", "fwd bf16 b1 hq1 hkv1 sq5 skv5 d64 causal\r\n",
         "fwd bf16 b1 hq1 hkv1 sq5 skv5 d64 dv64 causal scale0.125",
         "fwd bf16 b01 hq1 hkv1 sq5 skv5 d64 causal softcap0 sms0"}) {
     const auto p = Problem::parse(other);

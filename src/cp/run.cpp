@@ -182,8 +182,10 @@ std::string Run::refused_memory() const {
   if (workspace_bytes_ < plan_.workspace)
     return text("workspace has {}, but this plan needs {}: fh_cp_plan_workspace_bytes.",
                 counted(workspace_bytes_, "byte"), plan_.workspace);
-  if (plan_.workspace > 0 && (workspace_ == nullptr || reinterpret_cast<uintptr_t>(workspace_) % 256 != 0))
-    return text("workspace must be at a multiple of 256 and not NULL, but is at {:#x}. Align it.",
+  if (plan_.workspace > 0 && workspace_ == nullptr)
+    return text("workspace is NULL, but this plan needs {} bytes: fh_cp_plan_workspace_bytes.", plan_.workspace);
+  if (plan_.workspace > 0 && reinterpret_cast<uintptr_t>(workspace_) % 256 != 0)
+    return text("workspace must be at a multiple of 256, but is at {:#x}. Align it.",
                 reinterpret_cast<uintptr_t>(workspace_));
   for (const Step& s : plan_.steps.steps) {
     const char* missing = std::holds_alternative<Fill>(s) && memory_.fill == nullptr         ? "fill"

@@ -133,9 +133,9 @@ std::string Problem::line() const {
 
 namespace {
 
-// Blanks may come in runs, so that lines in a file can be in columns.
+// Blanks may come in runs, so that lines in a file can be in columns, and a line's end may still be there.
 std::vector<Word> words_of(std::string_view line) {
-  const auto is_blank = [](char c) { return c == ' ' || c == '\t'; };
+  const auto is_blank = [](char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; };
   const auto is_letter = [](char c) { return c >= 'a' && c <= 'z'; };
   std::vector<Word> words;
   for (auto at = line.begin(); (at = std::find_if_not(at, line.end(), is_blank)) != line.end();) {
@@ -229,6 +229,7 @@ std::string corrected(const Option& option, std::string_view value, const fh_pro
   while (!value.empty() && std::string_view("=:_(").find(value.front()) != value.npos) value.remove_prefix(1);
   const bool equals = option.key() != option.word;
   if (std::holds_alternative<TypeField>(option.field)) return corrected_type(option, value, p);
+  if (equals && value.starts_with('-')) return " Leave it out for none.";  // no such option takes less than 0
   const std::string after = text("{}{}", equals ? "=" : "", value);
   fh_problem ignored = fh_problem_init();
   return read_value(option, after, ignored).empty() ? text(" Write {}{}.", option.key(), after) : "";

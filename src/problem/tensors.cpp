@@ -8,10 +8,10 @@
 #include <limits>
 
 #include "src/base/counted.hpp"
+#include "src/base/sized.hpp"
 #include "src/base/text.hpp"
 #include "src/problem/options.hpp"
 #include "src/problem/overlap.hpp"
-#include "src/base/sized.hpp"
 
 namespace froghopper {
 namespace {

@@ -10,10 +10,10 @@
 #include <initializer_list>
 #include <span>
 
+#include "src/base/sized.hpp"
 #include "src/base/text.hpp"
 #include "src/problem/finding.hpp"
 #include "src/problem/options.hpp"
-#include "src/base/sized.hpp"
 
 namespace froghopper {
 namespace {
@@ -90,7 +90,7 @@ Finding known_values(const fh_problem& p) {
     return text("align is {}, which names no corner. Use FH_BOTTOM_RIGHT or FH_TOP_LEFT.", align);
   if (p.reserved != 0)
     return text("reserved is {}; no option has that place. Start from fh_problem_init().", p.reserved);
-  if (p.rotate_seed != 0 && !p.rotate)
+  if (p.rotate_seed != 0 && !p.rotate && op == FH_QUANTISE)
     return text("rotate_seed is {} and rotate is 0; nothing is rotated. Set rotate, or rotate_seed to 0.",
                 p.rotate_seed);
   return {};
