@@ -94,7 +94,7 @@ Result<QKV> take_qkv(TensorFile& file, bool packed) {
       return wrong(text("{} must be [batch, seq, heads, dim] or [seq, heads, dim], but has {}. Reshape it.", name,
                         counted(extents, "extent")));
     }
-    if (into->element != in.q.element) {
+    if (into->element != in.q.element && dtype_of(in.q.element)) {
       return wrong(text("{} is {} and q is {}; q, k and v have one type. Convert one of them.", name,
                         name_of(into->element), name_of(in.q.element)));
     }

@@ -177,7 +177,7 @@ const BadProblem bad_problems[] = {
      "scale_rows, or this to 0.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype = FH_E5M2, p.scale_rows = 64; },
-     "scale_rows is 64; as many rows share a scale as tiles are made of. Use 128, or 0 for all rows.",
+     "scale_rows is 64; blocks of rows that share a scale have 128 rows. Use 128, or 0 for all rows.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.scale = -1; },
      "scale must be from 0 to 1.7014118e+38, but is -1. Use 0 for 1/sqrt(dim_qk), -0.0 for a scale of zero, or "
@@ -211,7 +211,7 @@ const BadProblem bad_problems[] = {
     {[](fh_problem& p) { p.dim_qk = huge; },
      "dim_qk is 9223372036854775807; head dims are multiples of 8 from 8 to 512. Set dim_qk within.", FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype = FH_E5M2, p.scale_rows = -1; },
-     "scale_rows is -1; as many rows share a scale as tiles are made of. Use 128, or 0 for all rows."},
+     "scale_rows is -1; blocks of rows that share a scale have 128 rows. Use 128, or 0 for all rows."},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.invariant = 1; },
      "invariant is 1 and op is FH_QUANTISE; only the forward pass has it. Set op to FH_FORWARD, or invariant to 0."},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.scale_v_columns = 1; },

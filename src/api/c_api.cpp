@@ -48,10 +48,15 @@ Failure is_null(const char* argument, fh_status status = FH_INVALID_PROBLEM) {
   return {status, text("{0} must point to your {0}, but is NULL. Set it.", argument)};
 }
 
+Failure has_no_place(const char* result) {
+  return {FH_INVALID_PROBLEM,
+          text("{} must say where the result goes, but is NULL. Give the address of a variable.", result)};
+}
+
 Result<void> create(const fh_problem* user, const char* target, fh_plan** plan) {
   if (plan) *plan = nullptr;  // a caller that destroys it at a common exit may do so after a failure
   if (!user) return is_null("problem");
-  if (!plan) return is_null("plan");
+  if (!plan) return has_no_place("plan");
   auto problem = Problem::from(*user);
   if (!problem) return problem.failure();
   auto where = read_target(target);
@@ -74,7 +79,7 @@ Result<void> attention(const fh_problem* problem, const char* target, const fh_t
 Result<void> workspace_of(const fh_problem* problem, const char* target, size_t* bytes) {
   if (bytes) *bytes = 0;
   if (!problem) return is_null("problem");
-  if (!bytes) return is_null("bytes");
+  if (!bytes) return has_no_place("bytes");
   auto plan = cached_plan(*problem, target, nullptr);
   if (!plan) return plan.failure();
   *bytes = (*plan)->workspace_bytes();
@@ -104,7 +109,7 @@ Result<void> parse(const char* line, fh_problem* problem) {
 
 Result<void> print(const fh_problem* user, char* line, size_t bytes, size_t* length) {
   if (!user) return is_null("problem");
-  if (!line && bytes > 0) return is_null("line");
+  if (!line && bytes > 0) return has_no_place("line");
   auto problem = Problem::from(*user);
   if (!problem) return problem.failure();
   const std::string whole = problem->line();

@@ -297,8 +297,8 @@ Finding scales(const fh_problem& p) {
         "a tanh. Set one of them to 0.",
         p.smooth, p.softcap);
   if (p.scale_rows != 0 && p.scale_rows != scale_block)
-    return {text("scale_rows is {}; as many rows share a scale as tiles are made of. Use {}, or 0 for all rows.",
-                 p.scale_rows, scale_block),
+    return {text("scale_rows is {}; blocks of rows that share a scale have {} rows. Use {}, or 0 for all rows.",
+                 p.scale_rows, scale_block, scale_block),
             p.scale_rows > 0 ? FH_UNSUPPORTED : FH_INVALID_PROBLEM};
   return {};
 }

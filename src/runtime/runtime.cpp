@@ -64,7 +64,7 @@ std::string presets_text() {
 
 std::string serves_text() {
   const bool newer = !presets(13).empty(), older = !presets(12).empty();
-  if (!newer && !older) return "no driver without NVRTC";
+  if (!newer && !older) return "every driver from CUDA 12 on, where NVRTC is installed";
   if (!older) return "CUDA 13.0 and newer (R580)";
   return newer ? "CUDA 13.0 and newer (R580); CUDA 12.0 to 12.9 (R525 to R575)" : "CUDA 12.0 and newer (R525)";
 }
