@@ -209,7 +209,8 @@ def address(x: Tensor | None) -> int:
     if x is None: return 0
     if x.is_neg(): raise InvalidTensor(f"a tensor of the shape {list(x.shape)} is a view that negates what is in "
                                        "memory. Use its resolve_neg().")
-    return x.data_ptr()
+    at: int = x.data_ptr()
+    return at
 
 
 def is_negated(*tensors: Tensor | None) -> bool:
