@@ -233,13 +233,21 @@ std::string axes_line(const Problem& p) {
       counted(p.heads_q, "query head"), counted(p.seq_q, "query", "queries"), counted(p.seq_kv, "key"));
 }
 
+// Legal, and what a forgotten field is too.
+std::string no_keys_line(const Problem& p) {
+  if (p.seq_kv > 0 || p.seq_q == 0 || p.appends() || p.quantises()) return {};
+  return p.backward() ? "\nkeys         none, as seq_kv is 0: gradients are 0"
+                      : "\nkeys         none, as seq_kv is 0: o is 0, and lse is -inf or the sink";
+}
+
 }  // namespace
 
 Explanation explain(const Problem& problem, const Target& target) {
   const auto made = make_plan(problem, target);
   const fh_plan* const plan = made ? &*made : nullptr;
   std::string lines =
-      text("problem      {}{}\nruns on      {}", problem.line(), axes_line(problem), decision(target, made));
+      text("problem      {}{}{}\nruns on      {}", problem.line(), axes_line(problem), no_keys_line(problem),
+           decision(target, made));
   if (target.kind != Target::Kind::cpu) lines += gpu_lines(problem, target, plan);
   const bool cpu_too = target.kind == Target::Kind::cpu || target.kind == Target::Kind::automatic;
   if (cpu_too) lines += cpu_lines(problem, plan);
