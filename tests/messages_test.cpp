@@ -69,7 +69,8 @@ TEST(messages, explanations_of_axes_and_lengths_that_may_be_mistakes) {
   for (const char* line : {"fwd bf16 b2 hq8 hkv2 sq300 skv300 d64", "fwd bf16 b2 hq300 hkv300 sq1 skv2 d64",
                            "fwd bf16 b2 hq300 hkv300 sq8 skv3 d64", "fwd bf16 b2 hq16 hkv16 sq8 skv8 d64"})
     EXPECT_EQ(said(line).find("axes "), std::string::npos) << line;
-  EXPECT_NE(said("fwd bf16 b2 hq8 hkv2 sq3 skv0 d64").find("none, as seq_kv is 0: o is 0, and lse"), std::string::npos);
+  EXPECT_NE(said("fwd bf16 b2 hq8 hkv2 sq3 skv0 d64").find("none, as seq_kv is 0: o is 0, and lse"),
+            std::string::npos);
   EXPECT_NE(said("bwd bf16 b2 hq8 hkv2 sq3 skv0 d64").find("gradients are 0"), std::string::npos);
 }
 
