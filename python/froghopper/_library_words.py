@@ -165,7 +165,7 @@ SENTENCES: list[tuple[str, str]] = [
      r"longest sequence's."),
     (r"(?:total_(q|kv) (\d+)|pages (\d+) x page_size (\d+)) x heads_q (\d+) is too large; .*",
      r"the bytes of a tensor must be counted in 64 bits, but there are too many rows for \5 heads. Give fewer."),
-    (r"scale_rows is (-?\d+); as many rows share a scale .*",
+    (r"scale_rows is (-?\d+); blocks of rows that share a scale .*",
      r"scale_rows must be 128, or 0 for all rows, but is \1. Use one of them."),
     (r'target "cpu"', "tensors on the CPU"),
     (r"invariant is 1 and op is FH_BACKWARD; .*", r"invariant must be False for gradients, but is True. Leave it out."),
