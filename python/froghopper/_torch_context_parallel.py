@@ -125,8 +125,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
                                   ("transfers", transfers, get_args(Transfers))):
             if not isinstance(word, str) or word not in known:
                 words = ", ".join(f'"{each}"' for each in known)
-                raise InvalidProblem(f"{name} must be one of {words}, but is {shown(word)}. Use "
-                                     f"\"{scheme_for(word) if name == "scheme" else 'auto'}\".")
+                meant = scheme_for(word) if name == "scheme" else "auto"
+                raise InvalidProblem(f"{name} must be one of {words}, but is {shown(word)}. Use \"{meant}\".")
         sink = sink_of(sink)
         if alibi_slopes is not None: check_slopes(alibi_slopes)
         documents = None if cu_seqlens is None else packing.documents_of(cu_seqlens)
@@ -164,8 +164,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, group: Any, sink: Tensor | None, slo
     except RuntimeError as error:
         if "setup_context" not in str(error): raise
         groups.refuse_together(group, "attention", Unsupported(
-            "a derivative by torch.func is asked for; attention over several ranks has gradients of autograd alone. Use "
-            "requires_grad_() and torch.autograd.grad."))
+            "a derivative by torch.func is asked for; attention over several ranks has gradients of autograd alone. "
+            "Use requires_grad_() and torch.autograd.grad."))
     return found
 
 
