@@ -41,11 +41,10 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *others: Any, target: s
     try:
         if isinstance(q, str): raise InvalidType("q must be an array of JAX, but is a str. For a line use "
                                                  "froghopper.explain.")
-        if others: too_many("explain", others)
+        if others: too_many("attention", others)
         defaults: dict[str, Any] = attention.__kwdefaults__ or {}
-        known = defaults.keys() | {"target", "gradients"}
-        names = names_said("explain", "jax", options, known)
-        given = defaults | translated("explain", "jax", options, known) | dict(q=q, k=k, v=v)
+        names = names_said("attention", "jax", options, defaults.keys())
+        given = defaults | translated("attention", "jax", options, defaults.keys()) | dict(q=q, k=k, v=v)
         jax.eval_shape(look, {name: x for name, x in given.items() if all(map(is_described, leaves_of(x)))})
         told = "\n\n".join(in_python(explain_problem(problem, target or target_of(q))) for problem in problems)
         if target: told = told.replace("tensors on the CPU", 'target="cpu"')

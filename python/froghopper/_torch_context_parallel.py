@@ -163,9 +163,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, group: Any, sink: Tensor | None, slo
                                                       with_grad)
     except RuntimeError as error:
         if "setup_context" not in str(error): raise
-        groups.refuse_together(group, "attention", Unsupported(
-            "a derivative by torch.func is asked for; attention over several ranks has gradients of autograd alone. "
-            "Use requires_grad_() and torch.autograd.grad."))
+        refused = Unsupported("a derivative by torch.func is asked for; attention over several ranks has gradients of "
+                              "autograd alone. Use requires_grad_() and torch.autograd.grad.")
+        with torch._C._DisableFuncTorch(): groups.refuse_together(group, "attention", refused)  # its tensors are plain
     return found
 
 

@@ -46,7 +46,7 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
     try:
         if isinstance(q, str): raise InvalidType("q must be a tensor of PyTorch, but is a str. For a line use "
                                                  "froghopper.explain.")
-        if others: too_many("explain", others)
+        if others: too_many("attention", others)
         names, options = said_and_meant(options)
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
         assert q is not None and k is not None and v is not None
@@ -69,8 +69,11 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
 
 def said_and_meant(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     """The names that a call uses for arguments of attention, and its options by those."""
-    known = DEFAULTS.keys() | {"target"}
-    return names_said("explain", "torch", options, known), translated("explain", "torch", options, known)
+    if "gradients" in options:  # of froghopper.jax.explain
+        raise InvalidType("explain() of froghopper.torch has no argument gradients. It shows the backward pass where a "
+                          "tensor requires a gradient.")
+    known = DEFAULTS.keys()
+    return names_said("attention", "torch", options, known), translated("attention", "torch", options, known)
 
 
 def as_cast(*given: Tensor) -> list[Tensor]:

@@ -40,8 +40,9 @@ def plain(read: Any, name: str, value: Any) -> Any:
         gradient = "; for its gradient multiply q by it" * name.endswith("scale")
         kind = "True or False" if read is flag else "a number of Python"
         if value.numel() != 1:
-            raise InvalidType(f"{name} must be {kind}, but is a tensor with the shape {list(value.shape)}. "
-                              f"{MANY.get(name.removeprefix('softmax_'), f'Give {kind}')}.")
+            way = MANY.get(name.removeprefix("softmax_"), f"Give {kind}")
+            raise InvalidType(f"{name} must be {kind}, as reading a tensor would wait for its device, but is a tensor "
+                              f"with the shape {list(value.shape)}. {way}.")
         raise InvalidType(f"{name} must be {kind}, as reading a tensor would wait for its device, but is a tensor. Use "
                           f"{name}.item(){gradient}.")
     return read(name, value)

@@ -89,7 +89,6 @@ MORE = {
 NOWHERE = {
     "kv_cache_dtype": "The type of the cache says it. For a cache of bytes give its .view(torch.float8_e4m3fn), with "
                       "scales of k and v.",
-    "explain(gradients)": "It shows the backward pass where a tensor requires a gradient.",
 }
 # The same where a sequence lies on several devices.
 ON_ONE_DEVICE = ("seqused_q", "seqused_k", "seqused_kv", "attention_chunk", "out", "accumulate")
@@ -330,7 +329,7 @@ def own_word(function: str, module: str, word: str, value: Any, known: Collectio
         corner = ", with align=\"top_left\" the first with the first" * (word == "is_causal" and "align" in known)
         raise error(f"{function}() has no argument {word}; {ONLY[word][1]}{corner}.")
     near = [name for name in NEAR.get(word, ()) if name in known]
-    more = NOWHERE.get(word) or NOWHERE.get(f"{function}({word})", "")
+    more = NOWHERE.get(word, "")
     if word in ON_ONE_DEVICE and has_documents(known):
         more = f"It goes with whole sequences on one device: {word} of froghopper.torch.attention."
     if not near and not more and word not in SAME and word not in ONLY:
