@@ -28,6 +28,7 @@ from froghopper._c import VERSION as __version__
 from froghopper._call import explain
 from froghopper._errors import (CompileFailed, Error, Internal, InvalidProblem, InvalidTensor, InvalidType,
                                 LaunchFailed, LibraryNotFound, NoDevice, Unsupported)
+from froghopper._later import no_attribute
 
 if TYPE_CHECKING:
     from froghopper import flash_attn_interface, jax, sglang, torch, transformers, vllm
@@ -55,6 +56,6 @@ def __getattr__(name: str) -> Any:
              "append_kv": "_numpy_append"}
     homes |= dict.fromkeys(("GatedGradients", "Gradients", "attention", "attention_backward"), "_numpy")
     if name == "quantize": name = "quantise"  # as other libraries spell it
-    if name not in homes: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in homes: raise no_attribute(__name__, name)
     globals()[name] = found = getattr(importlib.import_module("froghopper." + homes[name]), name)
     return found

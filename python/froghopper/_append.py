@@ -38,15 +38,20 @@ def way_to_cache(name: str, new: Sequence[int], cache: Sequence[int]) -> str:
     return f"Give {name} the heads and columns of the cache, {list(cache[2:])}"
 
 
-def sizes_in(batch: int, seq: int, total: int, cache: Shape | None, block_table: Any, slot_mapping: Any) -> Sizes:
+def sizes_in(batch: int, seq: int, total: int, cache: Shape | None, block_table: Any, slot_mapping: Any,
+             new: Shape = ()) -> Sizes:
     """Of new rows and a cache [batch or pages, rows, ...], which may be None: it is dense, or in pages as one of the
-    two says."""
+    two says. new: the shape of the new rows."""
     if cache is None: return Sizes(batch, seq, total, 0, 0, 0)
     pages, rows = cache[:2]
     if total < 0 and looks_exchanged(batch, seq, pages, rows, block_table, slot_mapping):
-        raise InvalidProblem(f"k_cache must have room for the rows of k, {seq} of each of "
-                             f"{counted(batch, 'sequence')}, but has {rows} of each of {pages}, and looks like the "
-                             "new rows. Use append_kv(k, v, k_cache, v_cache), the new rows first.")
+        room = (f"k_cache must have room for the rows of k, {seq} of each of {counted(batch, 'sequence')}, but has "
+                f"{rows} of each of {pages}")
+        if len(new) == len(cache) == 4 and tuple(new[2:]) == (cache[1], cache[3]) and seq <= cache[2]:
+            raise InvalidProblem(f"{room}, and looks like [batch, heads, rows, dim]. Use k_cache.swapaxes(1, 2) and "
+                                 "v_cache.swapaxes(1, 2), views.")
+        raise InvalidProblem(f"{room}, and looks like the new rows. Use append_kv(k, v, k_cache, v_cache), the new "
+                             "rows first.")
     if slot_mapping is not None and block_table is not None:
         raise InvalidProblem("block_table must be None with slot_mapping, as each says where rows go, but both are "
                              "given. Leave out one.")
@@ -116,7 +121,18 @@ def table_type(name: str, found: str, dtype: str) -> int:
 def check_rotary(dim: int, rotary_dim: int) -> None:
     if rotary_dim > dim:
         raise InvalidProblem(f"rotary_cos must have at most {counted(dim // 2, 'column')}, each of two columns of k, "
-                             f"but has {rotary_dim // 2}. Use fewer.")
+                             f"but has {rotary_dim // 2}. {way_to_tables((1, rotary_dim // 2), dim)}.")
+
+
+def way_to_tables(shape: Shape, dim: int, other: Shape | None = None) -> str:
+    """What to do about tables that have another dimension or more than dim / 2 columns, or different shapes. Those of
+    transformers are [batch, positions, dim], with each column twice."""
+    if other is not None and tuple(shape) != tuple(other): return "Give both one shape"
+    if len(shape) not in (2, 3) or not 0 < shape[-1] <= dim or shape[-1] % 2:
+        return f"Give them one column for each two of k that are rotated, {dim // 2} at most"
+    cut = f"[{'0, ' * (len(shape) == 3)}:, :{shape[-1] // 2}]"
+    return (f"If their columns are there twice, as in transformers, use rotary_cos{cut} and rotary_sin{cut}, with a "
+            "row for each position from 0 on")
 
 
 # Arguments of attention, which the library's sentences have here -> those of append_kv.

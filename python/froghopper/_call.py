@@ -198,7 +198,8 @@ def check_rank(name: str, shape: Shape, packed: bool, ends: str = "cu_seqlens_q 
     reads = PACKED_LAYOUT + " with cu_seqlens" if packed else LAYOUT + " without cu_seqlens"
     extents = [math.prod(shape[:-2 if packed else -3]), *shape[-2 if packed else -3:]]
     out = f"Use {name}.reshape({', '.join(map(str, extents))})." if len(shape) > 4 else "Add the missing dimensions."
-    if packed and len(shape) == 4: out = f"Without cu_seqlens_q and cu_seqlens_kv it is {LAYOUT}."
+    if packed and len(shape) == 4:
+        out = f"Use {name}[0]." if shape[0] == 1 else f"Without cu_seqlens_q and cu_seqlens_kv it is {LAYOUT}."
     if not packed and len(shape) == 3:
         out = "Add the missing dimension" + (f", or give {ends} for {PACKED_LAYOUT}." if ends else ".")
     raise InvalidProblem(f"{name} must be {reads}, but has the shape {list(shape)}. {out}")

@@ -10,7 +10,7 @@ import numpy as np
 from froghopper._axes import check_begins, check_pool, room_in_pages
 from froghopper._call import DTYPES, check_held, check_rank, slopes_out
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
-from froghopper._values import counted, shown, type_of, whole_number, wrong_shape
+from froghopper._values import counted, is_of_padding, shown, type_of, way_to_type, whole_number, wrong_shape
 from froghopper._xla_kind import LENGTHS, SCALES
 
 Array: TypeAlias = jax.Array
@@ -32,6 +32,7 @@ def checked(name: str, array: Any, q: Any, of_o: str = "") -> Array:
         if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 1: return lengths_of(array)
         way_out = f"{name}.astype(\"int32\").ravel()"
         if array.ndim == 0: way_out = of_every_sequence(name)
+        if is_of_padding(name, array.shape): way_out = f"{name}.sum(-1), if it is a mask with padding at the end"
         raise InvalidType(f"{name} must be whole numbers in one dimension, but is {array.dtype.name} with the shape "
                           f"{list(array.shape)}. Use {way_out}.")
     if name == "q" and not of_o and array.dtype.name not in DTYPES:
@@ -42,8 +43,8 @@ def checked(name: str, array: Any, q: Any, of_o: str = "") -> Array:
     elif of_o and name in ("q", "k", "v"): wanted = array.dtype
     if array.dtype == wanted: return array if isinstance(array, jax.Array) else jax.numpy.asarray(array)
     said = HELD.get(name, name)
-    raise InvalidType(f"{said} must be {wanted.name}{whose}, but is {array.dtype.name}. Use "
-                      f"{said}.astype(\"{wanted.name}\").")
+    way = way_to_type(name, array.dtype.name, f"{said}.astype(\"{wanted.name}\")", f"{said}.view(\"float8_e4m3fn\")")
+    raise InvalidType(f"{said} must be {wanted.name}{whose}, but is {array.dtype.name}. {way}.")
 
 
 def of_every_sequence(name: str) -> str: return f"jax.numpy.full((batch,), {name}, \"int32\"), one for each sequence"

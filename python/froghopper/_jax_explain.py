@@ -47,6 +47,7 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *others: Any, target: s
         given = defaults | translated("attention", "jax", options, defaults.keys()) | dict(q=q, k=k, v=v)
         jax.eval_shape(look, {name: x for name, x in given.items() if all(map(is_described, leaves_of(x)))})
         told = "\n\n".join(in_python(explain_problem(problem, target or target_of(q))) for problem in problems)
+        if target: told = told.replace("tensors on the CPU", 'target="cpu"')
         note = note_of_axes(q.shape, k.shape, SWAPPED)
         return f"{told.rstrip()}\naxes         {note}\n" if note else told
     except Exception as error: return f"not computed {named_by(names, error)}"  # also what JAX says of its arrays

@@ -12,7 +12,7 @@ from froghopper._call import SCALE_ROWS, cached, check_rank, check_shapes
 from froghopper._errors import InvalidType
 from froghopper._jax_arrays import Array, Given, bounds, check_sizes, checked, varying_alike
 from froghopper._jax_problem import in_users_words, with_names
-from froghopper._quantise import blocks_of
+from froghopper._quantise import blocks_of, whole_name
 from froghopper._values import flag, shown, whole_number
 from froghopper._xla import check_problem, compute, in_explicit_mesh, is_explicit
 from froghopper._xla_kind import Copies, Kind, Options
@@ -52,7 +52,7 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: Any = "float8_e4m3fn", rota
         o = attention(**quantise(q, k, v)._asdict(), causal=True)
 
     q, k, v        as attention has them: float16 or bfloat16, on CPUs also float32; head dims are multiples of 16
-    dtype          jax.numpy.float8_e4m3fn or jax.numpy.float8_e5m2, or its name
+    dtype          jax.numpy.float8_e4m3fn or jax.numpy.float8_e5m2, or its name, also "e4m3" or "e5m2"
     rotate         q and k are multiplied by an orthogonal matrix first, so that q k^T stays as it is and outliers are
                    spread over their row: docs/11-quantise.md. False where q stays as it was and attention gets only the
                    8-bit k and v
@@ -71,7 +71,7 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: Any = "float8_e4m3fn", rota
     arrays = {name: checked(name, array, q) for name, array in found.items()
               if array is not None or name in ("q", "k", "v")}
     most = bounds(arrays, max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv)
-    copies = Copies(name_of(dtype), whole_number("scale_rows", scale_rows), flag("rotate", rotate),
+    copies = Copies(name_of(whole_name(dtype)), whole_number("scale_rows", scale_rows), flag("rotate", rotate),
                     whole_number("rotate_seed", rotate_seed), flag("smooth", smooth))
     options = with_names(Options(max_sms=whole_number("max_sms", max_sms), **most), arrays)
     key = (copies, options, *((name, x.shape, x.dtype) for name, x in arrays.items()))

@@ -18,7 +18,7 @@ from froghopper._flash_words import check_tangents, window_of
 from froghopper._torch_calls import FLOAT8, check_dense, check_place, check_tensor
 from froghopper._torch_ops import PLAIN
 from froghopper._torch_options import bound_of
-from froghopper._values import counted, from_0_to, way_to_shape, wrong_kind
+from froghopper._values import counted, from_0_to, is_of_padding, way_to_shape, wrong_kind
 
 
 def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None,
@@ -131,6 +131,7 @@ def check_counts(name: str, x: Tensor, count: int, q: Tensor) -> None:
     types = (torch.int32, torch.int64) if name == "cache_batch_idx" else (torch.int32,)
     if x.dtype not in types or x.shape != (count,):
         out = f"Give it {counted(count, 'number')}." if x.dtype in types else f"Use {name}.int() for the type."
+        if is_of_padding(name, x.shape): out = f"If it is a mask, with padding at the end, use {name}.sum(-1).int()."
         raise InvalidType(f"{name} must be int32 [{count}], a number for each "
                           f"sequence{' and the end' * name.startswith('cu_')}, but is {x.dtype} with the shape "
                           f"{list(x.shape)}. {out}")

@@ -34,7 +34,7 @@ def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | N
     if out_partial.ndim not in (4, 5) or out_partial.shape[:-1] != lse_partial.shape:
         raise InvalidProblem("lse_partial must be [splits, batch, seq, heads] or [splits, total, heads] and "
                              f"out_partial have dim columns more, but they have the shapes {list(lse_partial.shape)} "
-                             f"and {list(out_partial.shape)}. Reshape them.")
+                             f"and {list(out_partial.shape)}. {way_to_parts(lse_partial, out_partial)}.")
     if out is not None: check_written("out", out)
     for name, x in (("lse_partial", lse_partial), ("out", out)):
         if x is not None and x.device != out_partial.device:
@@ -91,6 +91,15 @@ def merge_attn_states(output: Tensor, prefix_output: Tensor, prefix_lse: Tensor,
         parts = torch.stack([x.narrow(axis, begin, count).float() for x in (prefix_output, suffix_output)])
         output.narrow(axis, begin, count).copy_(weighed(parts, weights.narrow(axis + 1, begin, count)))
     if output_lse is not None: output_lse.copy_(lse.transpose(0, 1))
+
+
+def way_to_parts(lse_partial: Tensor, out_partial: Tensor) -> str:
+    """What to do about shapes that do not fit. lse of attention has heads before rows, where a reshape would put
+    numbers into other rows without a word."""
+    if out_partial.ndim not in (4, 5): return "Stack the parts along a new first axis"
+    if lse_partial.ndim > 1 and lse_partial.transpose(-1, -2).shape == out_partial.shape[:-1]:
+        return "Use lse_partial.transpose(-1, -2)"
+    return f"Give lse_partial the shape {list(out_partial.shape[:-1])}"
 
 
 def check_written(name: str, x: Tensor) -> None:

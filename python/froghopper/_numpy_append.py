@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from froghopper._append import (NAMES, AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in,
-                                way_to_cache)
+                                way_to_cache, way_to_tables)
 from froghopper._call import DTYPES, DTYPES_8_BIT, Strides
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._numpy_8_bit import type_name
@@ -220,7 +220,8 @@ def sizes_of(given: Given, new: Array, cache: Array | None, max_seqlen: int | No
                                  "for no sequence.")
         batch, seq = len(given.cu_seqlens) - 1, longest("max_seqlen", given.cu_seqlens, max_seqlen)
         total = new.shape[0]
-    return sizes_in(batch, seq, total, None if cache is None else cache.shape, given.block_table, given.slot_mapping)
+    return sizes_in(batch, seq, total, None if cache is None else cache.shape, given.block_table, given.slot_mapping,
+                    new.shape)
 
 
 def check_sides(given: Given, sizes: Sizes, tokens: int, q: Array | None, k: Array | None) -> None:
@@ -253,7 +254,7 @@ def rotary_of(given: Given, interleaved: bool, dim: int) -> Rotary | None:
     if cos.ndim != 2 or cos.shape != sin.shape or cos.dtype != sin.dtype:
         raise InvalidTensor("rotary_cos and rotary_sin must be [positions, rotary_dim / 2], of one type, but are "
                             f"{cos.dtype} {list(cos.shape)} and {sin.dtype} {list(sin.shape)}. "
-                            + ("Give both one shape." if cos.dtype == sin.dtype else
+                            + (f"{way_to_tables(cos.shape, dim, sin.shape)}." if cos.dtype == sin.dtype else
                                "Use rotary_sin.astype(rotary_cos.dtype)."))
     check_rotary(dim, 2 * cos.shape[1])
     return Rotary(2 * cos.shape[1], cos.shape[0], interleaved, cos.dtype.name)

@@ -11,8 +11,8 @@ from froghopper._call import (DTYPES, DTYPES_8_BIT, Packed, Shape, Strides, chec
                               slope_strides)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._lse import lse_by_row_of
-from froghopper._values import (counted, is_result, listed, new_result, shown, type_of, way_to_dense, whole_number,
-                                wrong_shape)
+from froghopper._values import (counted, is_of_padding, is_result, listed, new_result, shown, type_of, way_to_dense,
+                                way_to_type, whole_number, wrong_shape)
 
 Array = NDArray[Any]
 Lengths = NDArray[np.integer[Any]] | Sequence[int]
@@ -45,6 +45,7 @@ def read_one_length(name: str, value: Lengths | None) -> Array | None:
         out = f"Use numpy.asarray({name}, \"int32\").ravel()"
         if array.dtype.kind not in "iuf": out = f"Give a list of ints, such as {name}=[0, {len(array.ravel())}]"
         elif name.startswith("seqused") and array.ndim == 0: out = f"Use [{name}] * batch"
+        if is_of_padding(name, array.shape): out = f"If it is a mask, with padding at the end, use {name}.sum(-1)"
         raise InvalidType(f"{name} must be a list of whole numbers, but is {array.dtype.name} with the shape "
                           f"{list(array.shape)}. {out}.")
     for end in (array.min(initial=0), array.max(initial=0)):
@@ -125,7 +126,8 @@ def check_array(name: str, array: Any, q: Any) -> None:
         if q.dtype.name not in (*DTYPES, *DTYPES_8_BIT, "uint8"):  # no type to follow
             raise InvalidType(f"q must be float16, float32 or ml_dtypes.bfloat16, but is {q.dtype}. Use "
                               "q.astype(\"float32\").")
-        out = f"Use numpy.empty({name}.shape, q.dtype)" if is_result(name) else f"Use {name}.astype(q.dtype)"
+        out = f"Use numpy.empty({name}.shape, q.dtype)" if is_result(name) else way_to_type(
+            name, array.dtype.name, f"{name}.astype(q.dtype)", f"{name}.view(ml_dtypes.float8_e4m3fn)")
         raise InvalidType(f"{name} must have the type of q, {q.dtype}, but is {array.dtype}. {out}.")
     if not array.dtype.isnative:
         out = f"numpy.empty({name}.shape, q.dtype)" if is_result(name) else f"{name}.astype(\"{array.dtype.name}\")"

@@ -8,7 +8,7 @@ from froghopper._call import DTYPES, SCALE_ROWS, check_rank, check_shapes
 from froghopper._errors import InvalidProblem, InvalidType
 from froghopper._numpy_arrays import (Array, Lengths, address, check_array, check_is_array, dense_strides, layout_of,
                                       packed_of, read_lengths, strides_of)
-from froghopper._quantise import check_packed, quantiser, run
+from froghopper._quantise import check_packed, quantiser, run, whole_name
 from froghopper._words import takes_words_of_others
 
 
@@ -45,8 +45,9 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: str = "float8_e4m3fn", rota
         o = froghopper.attention(**froghopper.quantise(q, k, v)._asdict(), causal=True)
 
     q, k, v        as attention has them: float16, float32, or ml_dtypes' bfloat16; head dims are multiples of 16
-    dtype          "float8_e4m3fn" or "float8_e5m2"; the copies have ml_dtypes' type of that name, or without ml_dtypes
-                   uint8, which attention takes together with this dtype
+    dtype          "float8_e4m3fn" or "float8_e5m2", also "e4m3" or "e5m2"; the copies have ml_dtypes' type of that
+                   name, or without ml_dtypes uint8, which attention takes together with "float8_e4m3fn" or
+                   "float8_e5m2" as dtype
     rotate         q and k are multiplied by an orthogonal matrix first, so that q k^T stays as it is and outliers are
                    spread over their row: docs/11-quantise.md. False where q stays as it was and attention gets only the
                    8-bit k and v
@@ -59,7 +60,7 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: str = "float8_e4m3fn", rota
     Rows of no sequence, and rows that do not count, hold anything. Raises TypeError, ValueError and NotImplementedError
     as attention does.
     """
-    arrays = (q, k, v)
+    arrays, dtype = (q, k, v), whole_name(dtype)
     check_is_array("q", q)
     for name, array in zip("qkv", arrays): check_array(name, array, q)
     if q.dtype.name not in DTYPES:

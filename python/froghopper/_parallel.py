@@ -20,6 +20,9 @@ NAME = "libfroghopper-cp.so"
 SCHEMES = {"auto": c.CpScheme.CP_AUTO, "ring": c.CpScheme.CP_RING, "all_gather": c.CpScheme.CP_ALL_GATHER,
            "all_to_all": c.CpScheme.CP_ALL_TO_ALL, "all_to_all_ring": c.CpScheme.CP_ALL_TO_ALL_RING,
            "all_to_all_gather": c.CpScheme.CP_ALL_TO_ALL_GATHER}
+# Words of other libraries -> schemes.
+SCHEMES_ELSEWHERE = {"ulysses": "all_to_all", "a2a": "all_to_all", "alltoall": "all_to_all", "p2p": "ring",
+                     "allgather": "all_gather", "usp": "all_to_all_ring", "a2a+p2p": "all_to_all_ring"}
 GRIDS = ("all_to_all_ring", "all_to_all_gather")  # the schemes of two levels
 LAYOUTS = {"zigzag": c.CpLayout.CP_ZIGZAG, "contiguous": c.CpLayout.CP_CONTIGUOUS,
            "by_document": c.CpLayout.CP_BY_DOCUMENT}
@@ -42,6 +45,11 @@ def calls() -> Any:
 def check_status(status: int) -> None:
     """Raises what went wrong in the call of this thread that returned status."""
     if status: raise error_of(status, calls().fh_cp_last_error().decode())
+
+
+def scheme_for(word: Any) -> str:
+    """The one that is meant by a word that is none, else "auto"."""
+    return SCHEMES_ELSEWHERE.get(word.lower(), "auto") if isinstance(word, str) else "auto"
 
 
 def check_by_document(layout: str, cu_seqlens: Any) -> None:

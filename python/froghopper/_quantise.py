@@ -9,6 +9,15 @@ from froghopper._errors import InvalidProblem, InvalidType
 from froghopper._values import flag, shown, whole_number
 
 
+# What the types are called in a line of a problem.
+SHORT = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+
+
+def whole_name(dtype: Any) -> Any:
+    """A name of a type as frameworks have it; else as it is."""
+    return SHORT.get(dtype, dtype) if isinstance(dtype, str) else dtype
+
+
 class Quantising(NamedTuple):
     """A problem, and what it writes: [batch, blocks, heads, 1] of scale_q, scale_k and scale_v; with smooth [batch, 1,
     heads_kv, dim] of mean_k and mean_v."""

@@ -13,7 +13,8 @@ from torch.autograd import forward_ad
 
 from froghopper import _torch_calls as calls
 from froghopper import _torch_traced as traced
-from froghopper._append import AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in, way_to_cache
+from froghopper._append import (AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in, way_to_cache,
+                                way_to_tables)
 from froghopper._call import Strides, cached, element_strides, flag, number
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_8_bit import own_scales, scale_strides
@@ -285,7 +286,7 @@ def sizes_of(given: Given, options: Options, new: Tensor) -> Sizes:
         raise InvalidTensor("k_cache must be [batch or pages, rows, heads, dim], but has the shape "
                             f"{list(cached_at.shape)}. Give the whole cache.")
     return sizes_in(batch, seq, total, None if cached_at is None else cached_at.shape, given.block_table,
-                    given.slot_mapping)
+                    given.slot_mapping, new.shape)
 
 
 def check_rows(given: Given, sizes: Sizes, new: Tensor) -> None:
@@ -368,7 +369,7 @@ def rotary_of(given: Given, options: Options, dim: int) -> Rotary | None:
     if cos.ndim != 2 or cos.shape != sin.shape or cos.dtype != sin.dtype:
         raise InvalidTensor("rotary_cos and rotary_sin must be [positions, rotary_dim / 2], of one type, but are "
                             f"{name_of(cos.dtype)} {list(cos.shape)} and {name_of(sin.dtype)} {list(sin.shape)}. "
-                            + ("Give both one shape." if cos.dtype == sin.dtype else
+                            + (f"{way_to_tables(cos.shape, dim, sin.shape)}." if cos.dtype == sin.dtype else
                                "Use rotary_sin.to(rotary_cos.dtype)."))
     for name, x in (("rotary_cos", cos), ("rotary_sin", sin)):
         if x.shape[1] > 1 and x.stride(1) != 1:

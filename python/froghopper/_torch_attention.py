@@ -229,7 +229,8 @@ def attention(q: Tensor = MISSING, k: Tensor = MISSING, v: Tensor = MISSING, *mo
         return o if lse is None else (o, lse)
     q, k, v = computable(q, k, v, of_8_bits)
     check_sides(sides)
-    if not torch.compiler.is_compiling(): check_axes(q.shape, k.shape, causal)
+    if torch.compiler.is_compiling(): traced.check_known(softcap=softcap, scale=scale)
+    else: check_axes(q.shape, k.shape, causal)
     told = (*options, traced.caller() if torch.compiler.is_compiling() else "")
     scale_q, scale_k, scale_v = (scale_tensor(name, scale, q) for name, scale in zip(ops.SCALES, (scale_q, scale_k,
                                                                                                   scale_v)))

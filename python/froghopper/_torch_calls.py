@@ -40,7 +40,7 @@ from froghopper._torch_layout import max_logit_shape as max_logit_shape
 from froghopper._torch_layout import must_copy as must_copy
 from froghopper._torch_layout import shapes_of as shapes_of
 from froghopper._torch_layout import strides_of as strides_of
-from froghopper._values import counted
+from froghopper._values import counted, way_to_type
 
 LOOK = -2**62  # as max_seqlen: find the longest sequence. On the CPU alone. No length that anybody gives
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -303,7 +303,10 @@ def check(inputs: Inputs, options: Options, of_8_bits: bool = False) -> None:
     if begins_q is not None and begins_kv is not None:
         check_lengths("cu_seqlens_q", begins_q, q)
         check_lengths("cu_seqlens_kv", begins_kv, q)
-        if not begins_q.shape[0] == begins_kv.shape[0] >= 1:
+        if begins_q.shape[0] == begins_kv.shape[0] == 0:
+            raise InvalidProblem("cu_seqlens_q and cu_seqlens_kv must have one number more than there are sequences, "
+                                 "but have 0. Use [0] for no sequence.")
+        if begins_q.shape[0] != begins_kv.shape[0]:
             raise InvalidProblem("cu_seqlens_q and cu_seqlens_kv must have one number more than there are sequences, "
                                  f"but have {begins_q.shape[0]} and {begins_kv.shape[0]}. Make them equally long.")
         batch = begins_q.shape[0] - 1
@@ -331,8 +334,8 @@ def check_one_type(q: Tensor, k: Tensor, v: Tensor) -> None:
                           "q.float(), k.float() and v.float(), on a GPU q.bfloat16() and so on.")
     for name, x in (("k", k), ("v", v)):
         if x.dtype != q.dtype:
-            raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. Use "
-                              f"{name}.to(q.dtype).")
+            way = way_to_type(name, name_of(x.dtype), f"{name}.to(q.dtype)", f"{name}.view(torch.float8_e4m3fn)")
+            raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. {way}.")
 
 
 def slopes_of(inputs: Inputs) -> Strides:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from froghopper._call import Shape, slope_strides
 from froghopper._errors import InvalidTensor, InvalidType
-from froghopper._values import is_result, new_result, type_of, wrong_shape
+from froghopper._values import is_of_padding, is_result, new_result, type_of, wrong_shape
 
 
 def check_slopes(slopes: Tensor, q: Tensor, batch: int) -> None:
@@ -21,6 +21,8 @@ def check_tensor(name: str, x: Any, out: str = "") -> None:
     if x is None: raise InvalidType(f"{name} must be a tensor of PyTorch, but is None. Give {name}.")
     if not isinstance(x, Tensor):
         way = f"Use {out or as_tensor(name)}" if hasattr(x, "__len__") and not isinstance(x, str) else filled(name, x)
+        if isinstance(x, (list, tuple)) and any(isinstance(part, Tensor) and part.numel() != 1 for part in x):
+            way = f"Use torch.stack({name})" + f", or torch.cat({name}) with cu_seqlens" * (name in ("q", "k", "v"))
         if is_result(name) and not hasattr(x, "__array_interface__"): way = "Give a tensor"  # it would be written alone
         raise InvalidType(f"{name} must be a tensor of PyTorch, but is {type_of(x)}. {way}.")
 
@@ -116,8 +118,8 @@ def check_like(name: str, x: Tensor, q: Tensor, shape: Shape) -> None:
     """A tensor of the type of q."""
     check_place(name, x, q)
     if x.dtype != q.dtype:
-        out = f"{name}.to(q.dtype)"
-        if is_result(name): out = f"torch.empty({list(shape)}, dtype=q.dtype, device=q.device)"
+        out = f"{name}.to({q.dtype})"  # not q.dtype: autocast may have cast q
+        if is_result(name): out = f"torch.empty({list(shape)}, dtype={q.dtype}, device=q.device)"
         raise InvalidType(f"{name} must have the type of q, {name_of(q.dtype)}, but is {name_of(x.dtype)}. Use {out}.")
     check_shape(name, x, shape)
 
@@ -161,8 +163,10 @@ def check_shape(name: str, x: Tensor, shape: Shape) -> None:
 def check_lengths(name: str, x: Tensor, q: Tensor) -> None:
     check_place(name, x, q)
     if x.dtype != torch.int32 or x.ndim != 1:
+        way = f"Use {name}.int(){'' if x.ndim == 1 else '.flatten()'}"
+        if is_of_padding(name, x.shape): way = f"If it is a mask, with padding at the end, use {name}.sum(-1).int()"
         raise InvalidType(f"{name} must be a one-dimensional int32 tensor, but is {name_of(x.dtype)} with the shape "
-                          f"{list(x.shape)}. Use {name}.int(){'' if x.ndim == 1 else '.flatten()'}.")
+                          f"{list(x.shape)}. {way}.")
     if not x.is_contiguous(): raise InvalidTensor(f"{name} must be contiguous, but is not. Use {name}.contiguous().")
 
 

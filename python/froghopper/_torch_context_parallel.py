@@ -28,8 +28,8 @@ from froghopper import _torch_cp_dtensors as dtensors
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_ops as ops
 from froghopper._call import Window, flag, number
-from froghopper._errors import InvalidProblem
-from froghopper._parallel import explain
+from froghopper._errors import InvalidProblem, Unsupported
+from froghopper._parallel import explain, scheme_for
 from froghopper._torch_calls import check_tensor
 from froghopper._torch_checks import sink_of
 from froghopper._torch_cp_decode import decode
@@ -125,7 +125,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
                                   ("transfers", transfers, get_args(Transfers))):
             if not isinstance(word, str) or word not in known:
                 words = ", ".join(f'"{each}"' for each in known)
-                raise InvalidProblem(f"{name} must be one of {words}, but is {shown(word)}. Use \"auto\".")
+                meant = scheme_for(word) if name == "scheme" else "auto"
+                raise InvalidProblem(f"{name} must be one of {words}, but is {shown(word)}. Use \"{meant}\".")
         sink = sink_of(sink)
         if alibi_slopes is not None: check_slopes(alibi_slopes)
         documents = None if cu_seqlens is None else packing.documents_of(cu_seqlens)
@@ -158,8 +159,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, group: Any, sink: Tensor | None, slo
     if is_meta_now(q):  # the operator would return at once, and other ranks would wait
         calls.agreed(groups.resolved(name), "attention", q, k, v, sink, slopes, documents, layout, options,
                      {"with gradients": with_grad})
-    found: tuple[Tensor, Tensor] = ops.forward_op(q, k, v, sink, slopes, documents, name, layout, *options,
-                                                 with_grad)
+    try: found: tuple[Tensor, Tensor] = ops.forward_op(q, k, v, sink, slopes, documents, name, layout, *options,
+                                                      with_grad)
+    except RuntimeError as error:
+        if "setup_context" not in str(error): raise
+        refused = Unsupported("a derivative by torch.func is asked for; attention over several ranks has gradients of "
+                              "autograd alone. Use requires_grad_() and torch.autograd.grad.")
+        with torch._C._DisableFuncTorch(): groups.refuse_together(group, "attention", refused)  # its tensors are plain
     return found
 
 

@@ -40,7 +40,9 @@ is_grad_enabled, is_compiling = torch.is_grad_enabled, torch.compiler.is_compili
 def attend(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options: tuple[Any, ...],
            return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """(o, lse), lse None unless it is asked for. options: calls.Options, of the right types."""
-    if is_compiling(): return in_python(form, q, k, v, sides, options, return_lse)
+    if is_compiling():
+        traced.check_known(softcap=options[5], scale=options[6])
+        return in_python(form, q, k, v, sides, options, return_lse)
     if native.forward is None: native.load()
     if q.is_cpu and not options[9]: options = (*options[:9], calls.threads_for(q), *options[10:])  # max_sms
     with_grad, ticket = requires_grad(q, k, v, sides[0]), 0

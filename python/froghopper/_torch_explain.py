@@ -16,6 +16,7 @@ from froghopper._torch_attention import attention
 from froghopper._torch_8_bit import check_scaled
 from froghopper._torch_calls import FLOAT8, check_tensor
 from froghopper._torch_checks import sink_of
+from froghopper._torch_eager import DEVICES, autocast
 from froghopper._torch_options import bound_of, decided, scale_tensor, window_of
 from froghopper._words import named_by, names_said, too_many, translated
 
@@ -49,6 +50,7 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
         names, options = said_and_meant(options)
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
         assert q is not None and k is not None and v is not None
+        if options.get("block_table") is None: q, k, v = as_cast(q, k, v)  # a pool keeps its type
         given = DEFAULTS | options
         given["sink"] = sink_of(given["sink"])
         attention(without_memory(q), without_memory(k), without_memory(v),
@@ -60,14 +62,31 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
         passes = [problem_of(q, k, v, given, backward) for backward in (False, True)[:1 + recorded]]
         note = "" if given["block_table"] is not None else note_of_axes(q.shape, k.shape)
         told = "\n\n".join(in_python(explain_problem(problem, where)) for problem in passes)
+        if target: told = told.replace("tensors on the CPU", 'target="cpu"')
         return f"{told.rstrip()}\naxes         {note}\n" if note else told
     except Exception as error: return f"not computed {named_by(names, error)}"  # also what PyTorch says of its tensors
 
 
 def said_and_meant(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     """The names that a call uses for arguments of attention, and its options by those."""
+    if "gradients" in options:  # of froghopper.jax.explain
+        raise InvalidType("explain() of froghopper.torch has no argument gradients. It shows the backward pass where a "
+                          "tensor requires a gradient.")
     known = DEFAULTS.keys()
     return names_said("attention", "torch", options, known), translated("attention", "torch", options, known)
+
+
+def as_cast(*given: Tensor) -> list[Tensor]:
+    """q, k and v, under autocast as a call casts them: of their types and shapes, without their numbers."""
+    device = given[0].device.type
+    if device not in DEVICES or not torch.is_autocast_enabled(device) or any(x.dtype in FLOAT8 for x in given[:2]):
+        return list(given)
+    made = []
+    for x in given:
+        one = torch.empty((), dtype=x.dtype, device=x.device)
+        dtype = autocast(one, one, one)[0].dtype
+        made.append(x if x.dtype == dtype else one.to(dtype).expand(x.shape).requires_grad_(x.requires_grad))
+    return made
 
 
 def without_memory(x: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from froghopper._append import way_to_tables
 from froghopper._call import flag, number
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_calls import DTYPES, check_place, check_tensor, name_of
@@ -104,7 +105,9 @@ def check_tables(q: Tensor, k: Tensor, cos: Tensor | None, sin: Tensor | None, p
     if cos.ndim != 2 or cos.shape != sin.shape or 2 * cos.shape[1] > most or cos.dtype != sin.dtype:
         raise InvalidTensor(f"rotary_cos and rotary_sin must both be [positions, rotary_dim / 2] of one type, with "
                             f"{most // 2} columns at most, but are {name_of(cos.dtype)} {list(cos.shape)} and "
-                            f"{name_of(sin.dtype)} {list(sin.shape)}. Convert or cut them.")
+                            f"{name_of(sin.dtype)} {list(sin.shape)}. "
+                            + ("Convert or cut them." if cos.shape != sin.shape or cos.dtype != sin.dtype else
+                               f"{way_to_tables(cos.shape, most)}."))
     if positions is None:
         if q.ndim == 3: raise InvalidProblem("positions must be given with [tokens, heads, dim], but is None. Give the "
                                              "position of each row.")
@@ -116,7 +119,17 @@ def check_tables(q: Tensor, k: Tensor, cos: Tensor | None, sin: Tensor | None, p
     check_place("positions", positions, q)
     if positions.dtype != torch.int64 or positions.shape != q.shape[:-2]:
         raise InvalidTensor(f"positions must be int64 {list(q.shape[:-2])}, one for each row, but is "
-                            f"{name_of(positions.dtype)} {list(positions.shape)}. Use positions.long() and reshape it.")
+                            f"{name_of(positions.dtype)} {list(positions.shape)}. "
+                            f"{way_to_positions(positions, q.shape[:-2])}.")
+
+
+def way_to_positions(positions: Tensor, wanted: torch.Size) -> str:
+    """What to do about positions of another type or shape, maybe those of one sequence for all."""
+    way = "positions" + ".long()" * (positions.dtype != torch.int64)
+    if positions.shape == wanted: return f"Use {way}"
+    if len(wanted) == 2 and positions.shape in (wanted[1:], (1, wanted[1])): return f"Use {way}.expand{tuple(wanted)}"
+    if positions.numel() == wanted.numel(): return f"Use {way}.reshape{tuple(wanted)}"
+    return f"Give {wanted.numel()} numbers"
 
 
 class NormRotary(torch.autograd.Function):

@@ -29,11 +29,20 @@ def scale_tensor(name: str, scale: Scale, q: Tensor) -> Tensor | None:
     return torch.full((), scale, dtype=torch.float32, device=q.device)
 
 
+# What to do with a tensor of many numbers, which is no option.
+MANY = {"causal": "Use causal=True; a mask of numbers is computed nowhere, see window and seqused_kv",
+        "scale": "Give one number; for a scale of each head multiply q by it"}
+
+
 def plain(read: Any, name: str, value: Any) -> Any:
     """An option that is no tensor; reading one would wait for a GPU."""
     if isinstance(value, Tensor):
-        gradient = "; for its gradient multiply q by it" * (name == "scale")
+        gradient = "; for its gradient multiply q by it" * name.endswith("scale")
         kind = "True or False" if read is flag else "a number of Python"
+        if value.numel() != 1:
+            way = MANY.get(name.removeprefix("softmax_"), f"Give {kind}")
+            raise InvalidType(f"{name} must be {kind}, as reading a tensor would wait for its device, but is a tensor "
+                              f"with the shape {list(value.shape)}. {way}.")
         raise InvalidType(f"{name} must be {kind}, as reading a tensor would wait for its device, but is a tensor. Use "
                           f"{name}.item(){gradient}.")
     return read(name, value)

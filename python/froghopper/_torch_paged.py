@@ -155,6 +155,7 @@ def options_of(*, max_seqlen_q: int | None, max_seqlen_kv: int | None, causal: b
     """Of what users give."""
     check_align(align)
     if out_dtype is not None: check_dtype("out_dtype", out_dtype)
+    if torch.compiler.is_compiling(): traced.check_known(softcap=softcap, scale=scale)
     return Options(None if max_seqlen_q is None else whole("max_seqlen_q", max_seqlen_q),
                    None if max_seqlen_kv is None else whole("max_seqlen_kv", max_seqlen_kv),
                    plain(flag, "causal", causal), *window_of(window),

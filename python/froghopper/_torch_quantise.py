@@ -14,7 +14,7 @@ from froghopper import _torch_ops as ops
 from froghopper import _torch_traced as traced
 from froghopper._call import DTYPES_8_BIT, SCALE_ROWS, Packed
 from froghopper._errors import InvalidTensor, InvalidType, Unsupported
-from froghopper._quantise import blocks_of, check_packed, quantiser, run
+from froghopper._quantise import blocks_of, check_packed, quantiser, run, whole_name
 from froghopper._torch_calls import (BYTES, DTYPES, LOOK, Inputs, Options, address, check, check_tensor, dense_copy,
                                      dense_strides, longest, must_copy, name_of, stream_of, strides_of, target_of,
                                      threads_for, workspace_of)
@@ -65,7 +65,7 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype | str = torc
         o = attention(**quantise(q, k, v)._asdict(), causal=True)
 
     q, k, v        as attention has them: float16 or bfloat16, on the CPU also float32; head dims are multiples of 16
-    dtype          torch.float8_e4m3fn or torch.float8_e5m2, or its name
+    dtype          torch.float8_e4m3fn or torch.float8_e5m2, or its name, also "e4m3" or "e5m2"
     rotate         q and k are multiplied by an orthogonal matrix first, so that q k^T stays as it is and outliers are
                    spread over their row: docs/11-quantise.md. False where q stays as it was and attention gets only the
                    8-bit k and v
@@ -83,6 +83,7 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype | str = torc
     if q.dtype not in DTYPES:
         raise InvalidType(f"q, k and v must be {' or '.join(DTYPES.values())}, but are {name_of(q.dtype)}. Use "
                           "q.bfloat16(), and k and v likewise.")
+    dtype = whole_name(dtype)
     if isinstance(dtype, str) and dtype in DTYPES_8_BIT: dtype = getattr(torch, dtype)
     if not isinstance(dtype, torch.dtype):
         raise InvalidType(f"dtype must be {' or '.join(DTYPES_8_BIT)} of torch, or its name, but is {shown(dtype)}. "

@@ -50,6 +50,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     attention does.
     """
     if torch.compiler.is_compiling():  # which tells what it sees of errors where nobody handles them
+        traced.check_known(scale=scale)
         return compute(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, max_sms)
     try: return compute(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, max_sms)
     except Error as error: raise in_words(error, (query, key, value)) from None

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.fx.experimental.symbolic_shapes
 
 from froghopper import _words
-from froghopper._errors import Error
+from froghopper._errors import Error, InvalidType
 from froghopper._words import named_by
 
 HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -88,6 +89,21 @@ def caller_now() -> str:
         if names is not None: found.append(names)
         elif path[at][2] in told_by and path[at][0].startswith(HERE): found.append(path[at][2])
     return ", ".join(found)
+
+
+# Whether a comparison is known to hold, as PyTorch 2.8 and newer say it; without it operators refuse what is not known.
+holds: Callable[[Any], bool] | None = getattr(torch.fx.experimental.symbolic_shapes, "guard_or_false", None)
+UNKNOWN = {"scale": "Multiply q by it, and give scale=1", "softcap": "Give a number, or compile without fullgraph=True"}
+
+
+def check_known(**numbers: float | None) -> None:
+    """Of options that an operator takes as numbers: torch.compile has them where it traces, unless they are read from a
+    tensor in traced code."""
+    if holds is None: return
+    for name, value in numbers.items():
+        if type(value) is not float or holds(value >= 0) or holds(value < 0) or holds(value != value): continue
+        raise InvalidType(f"{name} must be known where torch.compile traces the call, but is read from a tensor "
+                          f"there. {UNKNOWN[name]}.")
 
 
 # torch.compile calls these while it traces, and takes what they return for a constant.

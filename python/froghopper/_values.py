@@ -245,6 +245,18 @@ def plain(**options: Any) -> dict[str, Any]:
     return {name: KINDS[name](name, value) for name, value in options.items()}
 
 
+def way_to_type(name: str, found: str, way: str, view: str) -> str:
+    """What to do about a type that is not that of q. Whole numbers of 8 bits are bytes of a cache of float8 in most
+    cases, and a cast would take each byte for a number."""
+    if found not in ("int8", "uint8") or not name.startswith(("k", "v")): return f"Use {way}"
+    return f"If it holds the bytes of an 8-bit type, use {view}, with scale_k and scale_v; else {way}"
+
+
+def is_of_padding(name: str, shape: Sequence[int]) -> bool:
+    """Whether what is given for lengths looks like a mask, with a number for each row."""
+    return name.startswith(("seqused", "cache_seqlens")) and len(shape) == 2 and 1 not in shape
+
+
 def check_not_8_bit(dtype: str, given: dict[str, Any]) -> None:
     """Of what goes with 8-bit k and v alone, where k has another type: nothing is given."""
     for name, value in given.items():
@@ -253,5 +265,8 @@ def check_not_8_bit(dtype: str, given: dict[str, Any]) -> None:
             raise InvalidType(f"k and v must have an 8-bit type where {name} is given, but are {dtype}. If they hold "
                               "the bytes of such a type, use k.view(torch.float8_e4m3fn), or what views it in NumPy "
                               "or JAX.")
+        if dtype.startswith("float8"):
+            raise InvalidType(f"k and v must be float8_e4m3fn or float8_e5m2 where {name} is given, but are {dtype}. "
+                              "Convert them to one of these.")
         raise InvalidType(f"{name} must be None where k is {dtype}, as it goes with 8-bit k and v, but is given. "
                           "Leave it out.")

@@ -54,6 +54,12 @@ NEAR = {
     "sin": ("rotary_sin",), "cos_sin_cache": ("rotary_cos", "rotary_sin"), "rotary_seqlens": ("positions",),
     "position_ids": ("positions",), "slots": ("slot_mapping",), "eps": ("norm_epsilon",),
     **dict.fromkeys(("attn_gate", "output_gate", "head_gate", "gating", "gate_score"), ("gate",)),
+    "scale_factor": ("scale", "softmax_scale"), "temperature": ("scale", "softmax_scale"), "process_group": ("group",),
+    "query_layer": ("q", "query"), "key_layer": ("k", "key"), "value_layer": ("v", "value"),
+    "attn_mask_type": ("causal", "is_causal"), "cache_position": ("seqused_kv", "cache_seqlens"),
+    **dict.fromkeys(("kv_indptr", "kv_indices", "kv_last_page_len", "paged_kv_indptr", "paged_kv_indices",
+                     "paged_kv_last_page_len"), ("block_table", "page_table")),
+    "qo_indptr": ("cu_seqlens_q", "cu_seqlens"),
     "epsilon": ("norm_epsilon",), "q_weight": ("norm_q",), "k_weight": ("norm_k",),
 }
 NOTES = {
@@ -62,6 +68,14 @@ NOTES = {
     **dict.fromkeys(("sliding_window", "sliding_window_size"),
                     " It is a pair here: (sliding_window - 1, 0) with causal=True, as a sliding_window counts the "
                     "query's own key too."),
+    "temperature": " It is what scores are multiplied by: 1 / (temperature * sqrt(dim)).",
+    "attn_mask_type": " \"causal\" there aligns the first query with the first key, \"causal_bottom_right\" the last "
+                      "ones, as causal=True of froghopper.torch.attention does; padding is told by lengths.",
+    "cache_position": " It is how many rows a sequence has; new rows go behind them, and the last query is aligned "
+                      "with the last row.",
+    **dict.fromkeys(("kv_indptr", "kv_indices", "kv_last_page_len", "paged_kv_indptr", "paged_kv_indices",
+                     "paged_kv_last_page_len"),
+                    " It has a row of pages for each sequence, whose lengths are given beside it."),
     "is_neox": " It is the opposite: True for pairs of neighbours.",
 }
 # What a function says that has nothing of the kind.
@@ -71,27 +85,54 @@ MORE = {
     "flash_attn_func": " flash_attn_varlen_func has lengths of sequences, flash_attn_with_kvcache those of a cache.",
     "append_kv": " It attends to nothing: froghopper.torch.paged_attention does.",
 }
+# What takes no word here, in any function that has not got it.
+NOWHERE = {
+    "kv_cache_dtype": "The type of the cache says it. For a cache of bytes give its .view(torch.float8_e4m3fn), with "
+                      "scales of k and v.",
+}
+# The same where a sequence lies on several devices.
+ON_ONE_DEVICE = ("seqused_q", "seqused_k", "seqused_kv", "attention_chunk", "out", "accumulate")
 # What a function says that is not given these.
 LESS: dict[tuple[str, ...], str] = {("paged_attention", "block_table"):
         "Give it; for a cache without pages use froghopper.torch.attention(q, k, v, seqused_kv=)."}
 # Without effect on results, here and there.
 HINTS = ("num_splits", "pack_gqa", "fa_version", "scheduler_metadata", "enable_gqa", "rotary_interleaved",
-         "cp_tot_seqused_k", "implementation", "ver", "rel_bias_prep_cache")
-DROPOUT = ("dropout_p", "dropout", "dropout_rate")
+         "cp_tot_seqused_k", "implementation", "ver", "rel_bias_prep_cache", "dropout_rng")
+DROPOUT = ("dropout_p", "dropout", "dropout_rate", "p")
 # Harmless with this value, and with others refused in these words.
 ONLY: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(DROPOUT, (0, "weights are not dropped here")),
     "key_padding_mask": (None, "there are no masks of numbers here. Use seqused_kv, how many keys of each count"),
     **dict.fromkeys(("layout", "qkv_format", "qkv_layout", "tensor_layout", "kv_layout", "input_layout"),
                     (None, "q is [batch, seq, heads, dim] (\"bshd\", \"NHD\"), and packed [total, heads, dim] "
-                           "(\"thd\"). Use x.transpose(1, 2) for heads before rows (\"bhsd\", \"HND\")")),
+                           "(\"thd\"). Use x.transpose(1, 2) for heads before rows (\"bhsd\", \"HND\"), "
+                           "x.transpose(0, 1) for rows before sequences (\"sbhd\"), and turn o back likewise")),
     **dict.fromkeys(("segment_ids", "q_segment_ids", "kv_segment_ids", "document_ids", "doc_ids", "sequence_ids"),
                     (None, "sequences that are packed are told apart by the rows where they begin")),
     "gate": (None, "it is an argument of froghopper.torch.attention and paged_attention. Use one of these"),
     **dict.fromkeys(("attn_mask", "attention_mask", "mask"),
                     (None, "there are no masks of numbers here. Use causal or a window, and for padding the lengths of "
                            "the keys")),
-    **dict.fromkeys(("attn_bias", "bias"), (None, "scores have no bias here but ALiBi's. Use alibi_slopes")),
+    **dict.fromkeys(("attn_bias", "bias", "core_attention_bias", "core_attention_bias_type"),
+                    (None, "scores have no bias here but ALiBi's. Use causal=True for one that is a causal mask, "
+                           "alibi_slopes for ALiBi's")),
+    **dict.fromkeys(("rotary_cos", "rotary_sin", "position_ids"),
+                    (None, "q and k are rotated before the call here. Use froghopper.torch.norm_rotary, or append_kv "
+                           "for new rows of a cache")),
+    **dict.fromkeys(("need_weights", "output_attentions"), (False, "weights are never there as a whole. Use "
+                                                                   "return_lse, or leave it out")),
+    **dict.fromkeys(("use_cache", "past_key_values", "past_key_value"),
+                    (False, "the caller keeps the cache here. Use append_kv for new rows, and give k and v with all "
+                            "rows")),
+    **dict.fromkeys(("q_offset", "start_pos"), (0, "causal aligns the last query with the last key that counts. Use "
+                                                   "that, with the lengths of the keys")),
+    **dict.fromkeys(("page_size", "block_size"), (None, "the shape of the pool says it, [pages, page_size, heads, "
+                                                        "dim]. Leave it out")),
+    "num_key_value_groups": (None, "it is heads_q / heads_kv, which the shapes of q and k say. Leave it out"),
+    "checkpoint_core_attention": (False, "weights are computed again in the backward pass in any case. Leave it out"),
+    "smooth_k": (False, "this function does not quantise. Use attention(**quantise(q, k, v, smooth=True)._asdict())"),
+    "backend": (None, "the device of q says what computes. Leave it out"),
+    "precision": (None, "products are summed in float32 always. Leave it out"),
     "block_table": (None, "it is an argument of froghopper.torch.paged_attention. Use that, or gather the pages"),
     "qv": (None, "a second query is not computed here. Append its columns to those of q, and v's to k"),
     "is_causal": (False, "which corner it aligns differs from library to library. Use causal=True, which aligns the "
@@ -116,8 +157,8 @@ ONLY: dict[str, tuple[Any, str]] = {
                                                  "k_descale and v_descale")),
     **{f"{word}_{kind}": (None, f"it is {word[0]} here. Use {word[0]}, with block_table where it has pages")
        for word in ("k", "v", "key", "value") for kind in ("pool", "cache")},
-    "query": (None, "it is q here. Use q"), "key": (None, "it is k here. Use k"),
-    "value": (None, "it is v here. Use v"),
+    **{f"{word}{kind}": (None, f"it is {name} here. Use {name}") for kind in ("", "_layer")
+       for word, name in (("query", "q"), ("key", "k"), ("value", "v"))},
 }
 
 
@@ -163,6 +204,8 @@ def check_given(function: str, needed: Sequence[str], most: int, given: Sequence
 def too_many(function: str, more: tuple[Any, ...]) -> NoReturn:
     """Of what attention is given behind q, k and v without a name. more: that."""
     of_mask = "For a mask use causal, window, or seqused_kv for padding. " * hasattr(more[0], "shape")
+    if len(more) in (3, 5) and all(hasattr(x, "shape") for x in more):
+        of_mask = f"For what quantise returns use {function}(**quantise(q, k, v)._asdict()). "
     raise InvalidType(f"{function} takes 3 arguments without a name, q, k and v, but is given {3 + len(more)}, the "
                       f"fourth {type_of(more[0])}. {of_mask}Give the others by name.")
 
@@ -286,8 +329,13 @@ def own_word(function: str, module: str, word: str, value: Any, known: Collectio
         corner = ", with align=\"top_left\" the first with the first" * (word == "is_causal" and "align" in known)
         raise error(f"{function}() has no argument {word}; {ONLY[word][1]}{corner}.")
     near = [name for name in NEAR.get(word, ()) if name in known]
-    if not near and word not in SAME and word not in ONLY: near = difflib.get_close_matches(word, known, 2)
-    if near: out = f"Did you mean {' or '.join(near)}?{NOTES.get(word, '')}"
+    more = NOWHERE.get(word, "")
+    if word in ON_ONE_DEVICE and has_documents(known):
+        more = f"It goes with whole sequences on one device: {word} of froghopper.torch.attention."
+    if not near and not more and word not in SAME and word not in ONLY:
+        near = difflib.get_close_matches(word, known, 2)
+    if more: out = more
+    elif near: out = f"Did you mean {' or '.join(near)}?{NOTES.get(word, '')}"
     else: out = f"It has {', '.join(sorted(known))}.{MORE.get(function, '')}"
     raise InvalidType(f"{function}() of froghopper{'.' * bool(module)}{module} has no argument {word}. {out}")
 

@@ -30,6 +30,7 @@ from froghopper._call import Window, cached
 from froghopper._jax_arrays import Array, Given, varying_alike
 from froghopper._jax_problem import (check_derivative, described, fits, in_users_words, kind_of, results_of, saying,
                                      with_names)
+from froghopper._later import name_module
 from froghopper._values import Align
 from froghopper._words import MISSING, again, names_said, too_many
 from froghopper._xla import compute, in_explicit_mesh, is_explicit
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from froghopper._jax_explain import explain
     from froghopper._jax_quantise import Quantised, Smoothed, quantise
 
+name_module("froghopper.jax.context_parallel", "froghopper._jax_context_parallel")
 __all__ = ["Quantised", "Smoothed", "attention", "context_parallel", "explain", "quantise"]
 
 

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 from froghopper import _torch_flash as flash
 from froghopper import _torch_flops as flops
 from froghopper import _torch_sharding as sharding
+from froghopper._later import name_module, no_attribute
 from froghopper._torch_append import append_kv
 from froghopper._torch_attention import attention
 from froghopper._torch_explain import explain
@@ -54,6 +55,7 @@ quantize = quantise  # as other libraries spell it
 flash.register()
 flops.register()
 sharding.register()
+name_module("froghopper.torch.context_parallel", "froghopper._torch_context_parallel")
 __all__ = ["Quantised", "Smoothed", "append_kv", "attention", "context_parallel", "explain", "norm_rotary",
            "paged_attention", "quantise", "scaled_dot_product_attention"]
 
@@ -63,6 +65,6 @@ def __dir__() -> list[str]: return sorted(__all__)
 
 def __getattr__(name: str) -> Any:
     """context_parallel, when it is asked for first."""
-    if name != "context_parallel": raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name != "context_parallel": raise no_attribute(__name__, name)
     globals()[name] = found = importlib.import_module("froghopper._torch_context_parallel")
     return found

@@ -170,5 +170,5 @@ def test_on_a_gpu(page):
 
 def test_one_length_for_all_sequences_is_told_how_to_be_written():
     q, k, v, table = pool_of(16)
-    with pytest.raises(TypeError, match=r'Use jax.numpy.full\(\(batch,\), seqused_kv, "int32"\), a number for each'):
+    with pytest.raises(TypeError, match=r'Use jax.numpy.full\(\(batch,\), seqused_kv, "int32"\), one for each'):
         attention(q, k, v, block_table=table, seqused_kv=jnp.int32(3))
