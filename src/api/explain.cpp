@@ -245,9 +245,8 @@ std::string no_keys_line(const Problem& p) {
 Explanation explain(const Problem& problem, const Target& target) {
   const auto made = make_plan(problem, target);
   const fh_plan* const plan = made ? &*made : nullptr;
-  std::string lines =
-      text("problem      {}{}{}\nruns on      {}", problem.line(), axes_line(problem), no_keys_line(problem),
-           decision(target, made));
+  std::string lines = text("problem      {}{}{}\nruns on      {}", problem.line(), axes_line(problem),
+                           no_keys_line(problem), decision(target, made));
   if (target.kind != Target::Kind::cpu) lines += gpu_lines(problem, target, plan);
   const bool cpu_too = target.kind == Target::Kind::cpu || target.kind == Target::Kind::automatic;
   if (cpu_too) lines += cpu_lines(problem, plan);
