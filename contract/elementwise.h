@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: the kernels for sums over ranks, which context parallelism needs in addition to attention: include/cp.h.
+// contract: the kernels for sums over ranks, which context parallelism needs in addition to attention:
+// fh_cp_memory of include/froghopper/cp.h.
 #pragma once
 #include "contract/fields.h"
 #include "contract/types.h"

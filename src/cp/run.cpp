@@ -39,7 +39,8 @@ class Run {
   std::string refused_transport() const;
   std::string refused_tensors() const;
   std::string refused_memory() const;
-  bool compares() const;  // digests, in this call
+  bool compares() const;   // digests, in this call
+  bool can_agree() const;  // by the transport's `agree`, or on the host by an exchange
   void tell_refusal();
   Result<void> agree(uint64_t mine);
   Result<void> gather_digests();
@@ -107,16 +108,18 @@ bool Run::compares() const {
   return plan_.job.check_interval > 0 && call % static_cast<uint64_t>(plan_.job.check_interval) == 0;
 }
 
+bool Run::can_agree() const { return transport_.agree != nullptr || !(plan_.on_gpu || plan_.job.peer_copies); }
+
 // A transport that is of another rank than the plan can still agree, between as many ranks as it has; nothing is sent
 // through it, since one of the two has the wrong peers. Where nothing tells the other ranks, they would wait for this
 // one: `cancel` ends that.
 void Run::tell_refusal() {
   if (plan_.job.ranks == 1 && transport_.ranks <= 1) return;
-  const bool has_agree = transport_.agree != nullptr && transport_.ranks > 1 && transport_.ranks <= most_ranks,
-             on_host = !plan_.on_gpu && !plan_.job.peer_copies;
-  if (compares() && usable_ && (has_agree || on_host)) {
+  const bool among_others =
+      !usable_ && transport_.agree != nullptr && transport_.ranks > 1 && transport_.ranks <= most_ranks;
+  if (compares() && usable_ && can_agree()) {
     (void)agree(refusal);
-  } else if (compares() && !usable_ && has_agree) {
+  } else if (compares() && among_others) {
     digests_.assign(static_cast<size_t>(std::max(transport_.ranks, plan_.job.ranks)), refusal);
     (void)transport_.agree(transport_.context, refusal, digests_.data());
   } else if (transport_.cancel != nullptr) {
@@ -234,7 +237,7 @@ Result<void> Run::gather_digests() {
 }
 
 Result<void> Run::agree(uint64_t mine) {
-  if ((plan_.on_gpu || plan_.job.peer_copies) && transport_.agree == nullptr) return {};
+  if (!can_agree()) return {};
   digests_.assign(static_cast<size_t>(plan_.job.ranks), mine);
   if (Result<void> gathered = gather_digests(); !gathered) return gathered;
   started_ = false;  // nothing is in flight

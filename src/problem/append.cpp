@@ -154,8 +154,7 @@ std::string past_the_cache(const Problem& p, int64_t number, int64_t slot, int64
   if (slots == 0 && p.seq_kv == 0)
     return text(
         "slot_mapping[{}] is {}, but the cache has no rows, as page_size and seq_kv are 0. Set page_size and pages "
-        "to "
-        "those of the pool, or seq_kv where the cache is not in pages, or use -1.",
+        "to those of the pool, or seq_kv where the cache is not in pages, or use -1.",
         number, slot);
   return text(
       "slot_mapping[{}] must be a row of the cache, which has {}, or negative for none, but is {}. Use {}, or -1{}.",
