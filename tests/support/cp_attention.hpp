@@ -168,18 +168,23 @@ inline fh_cp_tensors cp_tensors(CpTensors& t, fh_op op) {
   return x;
 }
 
+// Of which each rank has a shard.
+using Members = std::vector<Numbers CpTensors::*>;
+inline Members inputs_of(const CpCase& c, fh_op op) {
+  Members all = {&CpTensors::q, &CpTensors::k, &CpTensors::v};
+  if (op == FH_BACKWARD) all.insert(all.end(), {&CpTensors::o, &CpTensors::lse, &CpTensors::grad_o});
+  if (op == FH_BACKWARD && c.grad_lse) all.push_back(&CpTensors::grad_lse);
+  return all;
+}
+
 // One op over ranks: `t` has the inputs of the whole and gets its results. Returns what the ranks' transport moved.
 inline uint64_t run_ranks(const CpCase& c, fh_op op, CpTensors& t, const CpTransports& transports = {}) {
   Ranks ranks(c.ranks);
   std::mutex mutex;
   const Element out = element_of_c(c.out == FH_USUAL ? c.whole.dtype : c.out);
-  std::vector<Numbers CpTensors::*> given = {&CpTensors::q, &CpTensors::k, &CpTensors::v},
-                                    written = {&CpTensors::o, &CpTensors::lse};
-  if (op == FH_BACKWARD) {
-    given.insert(given.end(), {&CpTensors::o, &CpTensors::lse, &CpTensors::grad_o});
-    if (c.grad_lse) given.push_back(&CpTensors::grad_lse);
-    written = {&CpTensors::grad_q, &CpTensors::grad_k, &CpTensors::grad_v};
-  }
+  const Members given = inputs_of(c, op);
+  Members written = {&CpTensors::o, &CpTensors::lse};
+  if (op == FH_BACKWARD) written = {&CpTensors::grad_q, &CpTensors::grad_k, &CpTensors::grad_v};
   CpTensors results;
   for (Numbers CpTensors::*x : written)
     results.*x = empty_whole(c.whole, x, x == &CpTensors::lse ? Element::f32 : out);

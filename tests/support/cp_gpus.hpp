@@ -142,13 +142,6 @@ class GpuRank {
   void* comm_ = nullptr;
 };
 
-using Members = std::vector<Numbers CpTensors::*>;
-inline Members inputs_of(const CpCase& c, fh_op op) {
-  Members all = {&CpTensors::q, &CpTensors::k, &CpTensors::v};
-  if (op == FH_BACKWARD) all.insert(all.end(), {&CpTensors::o, &CpTensors::lse, &CpTensors::grad_o});
-  if (op == FH_BACKWARD && c.grad_lse) all.push_back(&CpTensors::grad_lse);
-  return all;
-}
 inline Members outputs_of(const CpCase& c, fh_op op) {
   if (op == FH_FORWARD) return {&CpTensors::o, &CpTensors::lse};
   Members all = {&CpTensors::grad_q, &CpTensors::grad_k, &CpTensors::grad_v};
