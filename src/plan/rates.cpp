@@ -61,8 +61,13 @@ Rate rate_of(const FwdVariant& v, const Device& device) {
   // dequantised by two warps of each of two CTAs, and by four.
   constexpr Rate read = {1.0, 1.8}, dequantised_by_two = {1.6, 4.0}, dequantised_by_four = {1.05, 4.0};
   constexpr double key_us = 3.75e-3, element_us = 1.7e-5;
+  // What a CTA that copies K and V row by row takes for a byte of them, nearly the same whether it has its SM alone or
+  // shares it. docs/experiments/0057.
+  constexpr double copied_byte_us = 6.4e-5;
   if (v.pack_gqa && !above_256(v.dims)) {
     const int dims = v.dims.qk + v.dims.v;
+    if (v.kv.layout == KvLayout::page_rows)
+      return {copied_byte_us * v.tiles.kv * dims * size_of(v.kv.dtype), read.item_us};
     const Rate& m_tile_rows = !fwd_dequantises_on_load(v)        ? read
                               : fwd_dequantises_in_four_warps(v) ? dequantised_by_four
                                                                  : dequantised_by_two;

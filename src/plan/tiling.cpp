@@ -45,7 +45,9 @@ Tiles pack_gqa_tiles(const Problem& p, Dims dims, bool exact) {
   if (kv_path(p.dtype, kv_of(p), /*pack_gqa=*/true) == KvPath::dequantises_on_load)
     return dequantising_pack_gqa_tiles(dims, p.scale_tokens);
   if (dims.qk == 64 && exact) return {m_tile_rows, batch_invariant_tile_kv, 5};
-  if (dims.qk == 64) return {m_tile_rows, 128, 4};
+  // Copied row by row, with a stage less: two CTAs share an SM, so that twice as many warps copy.
+  constexpr Tiles usual_64{m_tile_rows, 128, 4}, two_ctas_64{m_tile_rows, 128, 3};
+  if (dims.qk == 64) return kv_layout(p, usual_64) == KvLayout::page_rows ? two_ctas_64 : usual_64;
   if (dims.qk <= 128) return {m_tile_rows, 64, 3};
   if (dims.qk == 192) return {m_tile_rows, 64, 3};
   if (dims.qk == 512) return {m_tile_rows, dims.v > 256 ? 32 : 48, 2};  // as many keys as fit
@@ -134,10 +136,10 @@ Work work_of(const Problem& p, const FwdVariant& v, PackGqaParams pack, const De
   work.sms = usable_sms(p, device);  // two CTAs of one share its speed
   work.rate = rate_of(v, device);
   if (!v.pack_gqa) return work;
-  if (fwd_dequantises_on_load(v)) {  // not where they dequantise: one CTA an SM is hardly faster than two
-    work.sms *= fwd_ctas_per_sm(v);
-    work.rate.iteration_us *= fwd_ctas_per_sm(v);
-  }
+  // Not where they dequantise, or copy row by row: one CTA an SM is hardly faster than each of two.
+  const bool copies_rows = v.kv.layout == KvLayout::page_rows;
+  if (fwd_dequantises_on_load(v) || copies_rows) work.sms *= fwd_ctas_per_sm(v);
+  if (fwd_dequantises_on_load(v) && !copies_rows) work.rate.iteration_us *= fwd_ctas_per_sm(v);
   work.least_us = read_us(work.all * v.tiles.kv * static_cast<double>(p.dim_qk + p.dim_v) * size_of(p.dtype_kv) /
                               static_cast<double>(q_tiles),
                           device);
@@ -262,9 +264,10 @@ Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, 
   FwdVariant& its = tiling.variant;
   const double bytes_of_parts = part_bytes(p) * tiling.parts;
   its.split_kv = its.pack_gqa || tiling.parts > 1 ? SplitKv::fixed : SplitKv::none;
+  const int ctas = usable_sms(p, device) * (its.kv.layout == KvLayout::page_rows ? fwd_ctas_per_sm(its) : 1);
   const bool one_each = !p.varlen && p.seq_kv <= tuning::keys_of_fixed_parts &&
                         bytes_of_parts <= tuning::parts_bytes_most &&
-                        items_at_most(p, its, pack) * tiling.parts <= usable_sms(p, device);
+                        items_at_most(p, its, pack) * tiling.parts <= ctas;
   if (evenly && its.pack_gqa && tiling.parts > 1 && !one_each) its.split_kv = SplitKv::even;
   return tiling;
 }
