@@ -14,6 +14,7 @@
 #include "check/places.hpp"
 #include "src/base/storage.hpp"
 #include "src/base/text.hpp"
+#include "src/problem/options.hpp"
 
 namespace froghopper::check {
 
@@ -26,6 +27,11 @@ void clear_rows(const Reference&, const Views&);
 }  // namespace
 
 Result<Outcome> check_case(const Case& c, Backend backend, unsigned seed) {
+  if (c.problem.phase != FH_PHASE_NONE)
+    return Failure{FH_UNSUPPORTED,
+                   text("phase={} is one of several calls, which are right or wrong together: tests/phases_test.cpp. "
+                        "Leave it out.",
+                        name_of(c.problem.phase))};
   const Problem& p = c.problem;
   Outcome out;
   out.backend = backend == Backend::cpu ? "cpu" : "hopper";

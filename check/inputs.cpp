@@ -156,6 +156,7 @@ void put_gate(const Case& c, const Views& views, uint64_t stream) {
 void put_held_lse(const Case& c, const Views& views, uint64_t stream) {
   const Problem& p = c.problem;
   if (!p.merges_lse() || views.lse.empty()) return;
+  const View& held = p.accumulate ? views.o : views.o_sum;
   fill_all(views.lse, stream);
   const auto usual = static_cast<float>(std::log(1.0 + static_cast<double>(p.seq_kv)));
   auto* const lse = views.lse.as<float>();
@@ -169,8 +170,7 @@ void put_held_lse(const Case& c, const Views& views, uint64_t stream) {
       const Visible keys = visible_keys(p, q.used, kv.used, i);
       for (int64_t head = 0; keys.begin < keys.end && head < p.heads_q; ++head)
         if (lse[views.lse.at(q.batch, q.first + i, head)] == -INFINITY)
-          std::memset(views.o.address(q.batch, q.first + i, head), 0xff,
-                      sizeof(float) * static_cast<size_t>(p.dim_v));
+          std::memset(held.address(q.batch, q.first + i, head), 0xff, sizeof(float) * static_cast<size_t>(p.dim_v));
     }
   }
 }
@@ -238,8 +238,9 @@ constexpr Content contents[] = {
     {&Views::mean_v, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.mean_v, stream); }},
     {&Views::o,
      [](const Case& c, const Views& v, uint64_t stream) {
-       if (c.problem.merges_lse()) fill_all(v.o, stream, 0.1f);  // of a backward problem: put_first_pass
+       if (c.problem.merges_lse() && c.problem.accumulate) fill_all(v.o, stream, 0.1f);  // backward: put_first_pass
      }},
+    {&Views::o_sum, [](const Case&, const Views& v, uint64_t stream) { fill_all(v.o_sum, stream, 0.1f); }},
     {&Views::lse, put_held_lse},
     {&Views::alibi_slopes,
      [](const Case& c, const Views& v, uint64_t stream) {

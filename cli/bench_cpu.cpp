@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // cli: a Stand in host memory. Calls return when their result is there, so the stopwatch is the host's clock.
 #include <chrono>
+#include <memory>
 
 #include "cli/bench.hpp"
 #include "cli/records.hpp"
@@ -11,13 +12,17 @@ namespace {
 
 class CpuStand : public Stand {
  public:
-  CpuStand(check::Inputs& inputs, size_t workspace_bytes) : inputs_(inputs), workspace_(workspace_bytes) {
+  CpuStand(check::Inputs& inputs, size_t workspace_bytes)
+      : inputs_(inputs), workspace_bytes_(workspace_bytes), memory_(workspace_bytes + alignment) {
     check::repeat_pieces(inputs_);
+    void* at = memory_.data();
+    size_t room = memory_.size();
+    workspace_ = std::align(alignment, workspace_bytes, at, room);
   }
 
   const fh_tensors& tensors() const override { return inputs_.tensors; }
-  size_t workspace_bytes() const override { return workspace_.size(); }
-  void* workspace() const override { return const_cast<unsigned char*>(workspace_.data()); }
+  size_t workspace_bytes() const override { return workspace_bytes_; }
+  void* workspace() const override { return workspace_; }
   void* stream() const override { return nullptr; }
   Result<double> time(const std::function<Result<void>()>& work) override {
     const auto begin = std::chrono::steady_clock::now();
@@ -30,8 +35,12 @@ class CpuStand : public Stand {
   std::string driver() const override { return ""; }
 
  private:
+  static constexpr size_t alignment = 256;  // what fh_plan_run asks for
+
   check::Inputs& inputs_;
-  std::vector<unsigned char> workspace_;
+  size_t workspace_bytes_;
+  std::vector<unsigned char> memory_;
+  void* workspace_;
 };
 
 }  // namespace

@@ -28,6 +28,8 @@ const char* type_of(const Option& option) {
           return "fh_op";
         else if constexpr (std::is_same_v<Own, fh_align>)
           return "fh_align";
+        else if constexpr (std::is_same_v<Own, fh_phase>)
+          return "fh_phase";
         else if constexpr (std::is_same_v<Own, Dtype>)
           return "fh_dtype";
         else if constexpr (std::is_same_v<Own, bool>)

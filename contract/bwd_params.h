@@ -47,7 +47,7 @@ struct DeltaParams {
   float* sink_shares;          // [tile] out: the tile's share of grad_sink; null without a sink
   unsigned int* dq_semaphore;  // [tile] out: zeros; null where CTAs add in any order
   unsigned int* large;         // [1] out: the tag if some row's lse is so large that its rounding shows
-  unsigned int tag;            // of this run
+  unsigned int tag;            // of this run, or of the calls in phases that it belongs to
   QTiles q_tiles;
   int sequences, seq_q, dim_v;
   int tile_q, dq_floats;
@@ -77,6 +77,7 @@ struct BwdParams {
   float scale;       // of grad_k; of grad_q it is the next kernel's
   float scale_log2;  // softmax scale x log2(e); with softcap: softcap x log2(e)
   float cap_scale;   // softcap only, as the forward's
+  unsigned int large_tag;  // what DeltaParams::tag was
   int zero;  // 0 at run time, which the compiler cannot know: bwd::Consumer::opaque_tile, device/bwd/consumer.cuh
   RaggedParams ragged;
   MapGranules grad_o_granules;

@@ -50,10 +50,6 @@ constexpr const char* why_invalid(FwdVariant v) {
     return "a kernel for pages is ragged and reads k and v as they are in memory";
   if (v.batch_invariant && (is_8_bit(v.dtype) || is_8_bit(v.kv.dtype)))
     return "8-bit q, k and v have no batch-invariant kernel";
-  if (v.batch_invariant && v.merges_lse)  // finish_part, device/attn/lse_merge.cuh, has no share of what is there
-    return "O of batch-invariant kernels is not merged with that of other keys";
-  if (v.batch_invariant && (v.score_mods.alibi || v.mask == Mask::chunk))
-    return "batch-invariant kernels have neither chunks nor alibi";
   if (v.batch_invariant && v.tiles.kv != batch_invariant_tile_kv)
     return "batch-invariant kernels have tiles of 64 keys";
   if (v.tiles.q % m_tile_rows != 0 || v.tiles.q < m_tile_rows || v.tiles.q > 4 * m_tile_rows)

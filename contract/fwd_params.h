@@ -45,6 +45,13 @@ struct RowsRange {
   constexpr bool has(int rows) const { return least <= rows && rows <= most; }
 };
 
+// Variants with merges_lse only: the O of several calls in fp32, of O's shape.
+struct SumOfOParams {
+  StridedTensor sum;
+  int reads;   // nonzero: earlier calls have written it, and lse; else nothing is there yet
+  int rounds;  // nonzero: the merged rows are rounded to O, and what is in the sum afterwards does not matter
+};
+
 struct FwdParams {
   // Fixed lengths: 4-D maps over [batch, head, seq, dim].
   // Ragged: 5-D maps over [wrap, granule, head, row below the end, dim], see device/attn/tma_rows.cuh and
@@ -77,12 +84,13 @@ struct FwdParams {
   PackGqaParams pack_gqa;  // PackGQA variants only
   SplitParams split;       // split-KV variants only
   SoftcapParams softcap;
-  int chunk;           // variants that mask by chunks only
-  ScaleValues slopes;  // alibi variants only; in natural units, no blocks
-  MeansParams means;   // smooth variants only
-  float* max_logit;    // maxlogit variants only: [sequence][head], natural units; raised
-  PageParams pages;    // paged variants only
-  StridedTensor gate;  // gated variants only; of O's type
+  int chunk;              // variants that mask by chunks only
+  ScaleValues slopes;     // alibi variants only; in natural units, no blocks
+  MeansParams means;      // smooth variants only
+  float* max_logit;       // maxlogit variants only: [sequence][head], natural units; raised
+  PageParams pages;       // paged variants only
+  StridedTensor gate;     // gated variants only; of O's type
+  SumOfOParams sum_of_o;  // variants with merges_lse only
 };
 static_assert(sizeof(FwdParams) <= params_bytes_max);
 

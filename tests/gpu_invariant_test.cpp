@@ -99,6 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Problems, GpuInvariant,
                                          "fwd f16 b1 hq8 hkv1 sq1500 skv1500 d64 window700,0 sink invariant",
                                          "fwd bf16 b1 hq4 hkv2 sq1300 skv1300 d192 dv128 causal invariant",
                                          "fwd bf16 b1 hq4 hkv1 sq1300 skv1300 d256 causal softcap20 invariant",
+                                         "fwd bf16 b1 hq4 hkv1 sq1300 skv1300 d128 causal chunk=300 invariant",
                                          "fwd bf16 b1 hq3 hkv3 sq1300 skv1300 d96 causal invariant"));
 
 }  // namespace

@@ -239,11 +239,9 @@ TEST(Invariant, ManyPartsOfManyRowsAreNotPacked) {
 TEST(Kernel, OfABatchInvariantVariantIsRefusedWhereItsResultWouldBeWrong) {
   EXPECT_TRUE(kernel_named("fwd.bf16.d128.q128.kv64.s4.causal.invariant"));
   for (const auto& [name, why] :
-       {std::pair{"fwd.bf16.d128.q128.kv64.s4.causal.merges.invariant", "is not merged with that of other keys"},
-        {"fwd.bf16.e4m3.d128.q128.kv64.s4.causal.invariant", "8-bit q, k and v have no batch-invariant kernel"},
+       {std::pair{"fwd.bf16.e4m3.d128.q128.kv64.s4.causal.invariant", "8-bit q, k and v have no batch-invariant kernel"},
         {"fwd.e4m3.d128.q128.kv64.s4.causal.invariant", "8-bit q, k and v have no batch-invariant kernel"},
-        {"fwd.bf16.d128.q128.kv64.s4.causal.alibi.invariant", "have neither chunks nor alibi"},
-        {"fwd.bf16.d128.q128.kv64.s4.chunk.invariant", "have neither chunks nor alibi"}}) {
+        {"fwd.bf16.d128.q128.kv128.s2.causal.invariant", "batch-invariant kernels have tiles of 64 keys"}}) {
     const auto named = kernel_named(name);
     ASSERT_FALSE(named) << name;
     EXPECT_NE(named.failure().text.find(why), std::string::npos) << named.failure().text;

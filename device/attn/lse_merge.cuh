@@ -43,15 +43,15 @@ __device__ __forceinline__ float merged(float before, float more, const LseMerge
   return __fmaf_rn(before, by.factor_before, __fmul_rn(more, by.factor_more));
 }
 
-// As finish(), but sink_weight stays 0: no batch-invariant kernel merges with the O of other keys
-// (contract/fwd_legality.h).
+// As finish().
 __device__ __forceinline__ Finish finish_part(const PartOfRow& whole, float scale_log2, float sink) {
-  if (whole.sum == 0.f) return {0.f, sink};
+  if (whole.sum == 0.f) return {0.f, sink, 1.f};
   const float row_max = finite(scaled(whole, scale_log2)), sink_log2 = sink_in_base_2(sink);
   const float top = fmaxf(row_max, sink_log2);
   const float rescale = ptx::ex2_approx(__fsub_rn(row_max, top));
-  const float all = __fmaf_rn(fabsf(whole.sum), rescale, ptx::ex2_approx(__fsub_rn(sink_log2, top)));
-  return {__fmul_rn(rescale, ptx::rcp_approx(all)), lse_of(__fadd_rn(top, ptx::lg2_approx(all)), sink)};
+  const float of_sink = ptx::ex2_approx(__fsub_rn(sink_log2, top));
+  const float all = __fmaf_rn(fabsf(whole.sum), rescale, of_sink), one = ptx::rcp_approx(all);
+  return {__fmul_rn(rescale, one), lse_of(__fadd_rn(top, ptx::lg2_approx(all)), sink), __fmul_rn(of_sink, one)};
 }
 
 }  // namespace froghopper::attn

@@ -155,10 +155,12 @@ struct GradQ {
   }
 
   static __device__ void clear_unused(const GradQParams& params) {
-    if (params.grad_q.add) return;
     const RaggedParams& ragged = params.ragged;
-    attn::each_unused_row(ragged.cu_q, ragged.used_q, params.sequences, params.seq_q, ragged.total_q,
-                          [&](int batch, int row) { clear_row(params.grad_q, params.q_tiles.heads_q, batch, row); });
+    if (!params.grad_q.add)
+      attn::each_unused_row(
+          ragged.cu_q, ragged.used_q, params.sequences, params.seq_q, ragged.total_q,
+          [&](int batch, int row) { clear_row(params.grad_q, params.q_tiles.heads_q, batch, row); });
+    if (params.grad_k.add) return;
     attn::each_unused_row(ragged.cu_kv, ragged.used_kv, params.sequences,
                           ragged.cu_kv ? no_bound<int> : params.seq_kv, params.total_kv, [&](int batch, int row) {
                             clear_row(params.grad_k, params.heads_kv, batch, row);

@@ -25,7 +25,7 @@ struct QLoop {
   __device__ QLoop(const BwdParams& params, const WorkItem& item, int m_tile_index)
       : params(params), item(item), m_tile_index(m_tile_index), heads(1), rounds(1) {
     (item.q.traversal == Traversal::by_heads ? rounds : heads) = params.heads_per_kv;
-    large = uniform(*params.large == params.queue.tag);
+    large = uniform(*params.large == params.large_tag);
     next_round();
   }
 

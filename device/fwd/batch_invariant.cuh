@@ -86,14 +86,14 @@ struct BatchInvariantEpilogue {
   int m_tile_index, half;  // the Consumer's, whose number is their sum
 
   template <class Softmax, class Output>
-  __device__ __forceinline__ void run(const Softmax& softmax, float sink, Output& o) const {
+  __device__ __forceinline__ void run(const Softmax& softmax, attn::RowPair sinks, Output& o) const {
     const MTile<V> m_tile{params, item, m_tile_index};
     typename PartsSoFar<V>::PartPair rows{softmax.part_top(), softmax.part_bottom()};
     const bool first = batch_invariant_part_at(item.kv.last()) == batch_invariant_part_at(m_tile.first_tile());
     PartsSoFar<V>{params, m_tile_index + half}.template merge<4>(first, rows, o);
     FinalEpilogue<V>{params, item, m_tile.rows().top, m_tile.seq_q(), half}.run(
-        attn::finish_part(rows.top, params.scale_log2, sink), attn::finish_part(rows.bottom, params.scale_log2, sink),
-        o);
+        attn::finish_part(rows.top, params.scale_log2, sinks.top),
+        attn::finish_part(rows.bottom, params.scale_log2, sinks.bottom), o);
   }
 };
 

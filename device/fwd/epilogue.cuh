@@ -41,7 +41,7 @@ struct Epilogue {
     const FinalEpilogue<V> epilogue{params, item, m_tile.rows().top, m_tile.seq_q(), half};
     const attn::RowPair sinks = epilogue.sinks();
     if constexpr (fwd_merges_parts(V))
-      return BatchInvariantEpilogue<V>{params, item, m_tile_index, half}.run(softmax, sinks.top, o);
+      return BatchInvariantEpilogue<V>{params, item, m_tile_index, half}.run(softmax, sinks, o);
     const auto top = softmax.finish_top(sinks.top, o_scale), bottom = softmax.finish_bottom(sinks.bottom, o_scale);
     if constexpr (through_own_smem) {
       // By the Consumer, not by the M tile: Consumers swap M tiles, and each waits only for its own stores.

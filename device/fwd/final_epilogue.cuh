@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the epilogue of an M tile of which all keys are in: O and lse to global memory, O in its own type, or
-// merged with the O and lse of other keys in fp32 (merges_lse). How O gets there: fwd_o_store, contract/fwd_smem.h.
+// merged with the O and lse of other keys in fp32 (merges_lse, sum_of_o.cuh). How O gets there: fwd_o_store, contract/fwd_smem.h.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_smem.h"
@@ -13,6 +13,7 @@
 #include "device/fwd/gate.cuh"
 #include "device/fwd/output_columns.cuh"
 #include "device/fwd/rows.cuh"
+#include "device/fwd/sum_of_o.cuh"
 #include "device/fwd/work_item.cuh"
 #include "device/ptx/barrier.cuh"
 #include "device/ptx/registers.cuh"
@@ -35,10 +36,9 @@ struct FinalEpilogue {
   int row, rows;  // of the sequence: this thread's top row; how many there are
   int half;       // of O's columns, where two Consumers share the M tile
 
-  // One more logit of each row: the head's sink. When merging, the lse that is there, as if it were the logit of one
-  // more key, whose value is the O that is there.
+  // One more logit of each row: the head's sink, or the lse of earlier calls (sum_of_o.cuh).
   __device__ __forceinline__ attn::RowPair sinks() const {
-    if constexpr (V.merges_lse) {
+    if (V.merges_lse && params.sum_of_o.reads) {
       const float* lse = lse_at(batch_at(), row_at());
       const attn::RowPair held = {row < rows ? lse[0] : -tile::inf,
                                   row + 8 < rows ? lse[8 * params.lse.row] : -tile::inf};
@@ -55,11 +55,15 @@ struct FinalEpilogue {
 
     const bool has_top = row < rows, has_bottom = row + 8 < rows;
     const long long batch = batch_at(), at_row = row_at();
-    char* at = static_cast<char*>(params.o.data) + batch * params.o.batch + item.head * params.o.head +
-               at_row * params.o.row + first_column_bytes<V>(params, half);
-    const tile::RowAddresses addresses = {at, at + 8 * params.o.row, has_top, has_bottom};
+    const auto rows_in = [&](const StridedTensor& tensor, int first_byte) {
+      char* at = static_cast<char*>(tensor.data) + batch * tensor.batch + item.head * tensor.head +
+                 at_row * tensor.row + first_byte;
+      return tile::RowAddresses{at, at + 8 * tensor.row, has_top, has_bottom};
+    };
+    const tile::RowAddresses addresses = rows_in(params.o, first_column_bytes<V>(params, half));
     if constexpr (V.merges_lse)
-      merge(addresses, top, bottom, o);
+      SumOfO<V>{params, top, bottom, half}.leave(
+          rows_in(params.sum_of_o.sum, first_column<V>(half) * static_cast<int>(sizeof(float))), addresses, o);
     else
       store_o<V>(params, addresses, o, half);
     if (fwd_consumers_per_m_tile(V) > 1 && half > 0) return;
@@ -125,14 +129,6 @@ struct FinalEpilogue {
     apply_gate<V>(params,
                   {at, at + 8 * from.row, row < rows && top.inverse != 0.f, row + 8 < rows && bottom.inverse != 0.f},
                   columns_from<V>(params, half), o);
-  }
-
-  // A row that these keys add nothing to stays as it is: what is multiplied by 0 might not be finite.
-  __device__ __forceinline__ void merge(tile::RowAddresses at, attn::Finish top, attn::Finish bottom,
-                                        Output& o) const {
-    at.has_top &= top.inverse != 0.f;
-    at.has_bottom &= bottom.inverse != 0.f;
-    tile::merge_rows_f32(at, columns_from<V>(params, half), top.sink_weight, bottom.sink_weight, o);
   }
 };
 

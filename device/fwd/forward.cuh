@@ -15,8 +15,8 @@
 // Roles     Dispatcher     warp 0; fetches items, publishes them, loads Q.
 //           Loader         warps 1 and 2, one thread each, or the whole warp if K and V are paged; load K, or V
 //                          (kv_source.cuh)
-//           PaddingFiller  warp 3, ragged variants that do not merge O (merges_lse); fills the rows of o and lse that
-//                          belong to no sequence. Where warp 3 transposes or dequantises, it does that first.
+//           PaddingFiller  warp 3, ragged variants, where O is not merged for later calls; fills the rows of o and lse
+//                          that belong to no sequence. Where warp 3 transposes or dequantises, it does that first.
 //           Consumer       the last warpgroups, one for each M tile; WGMMA, softmax, store.
 //                          Where dim_v is above 256, two Consumers share an M tile: each computes S, and a half of O.
 //           Variants with FP8 MMAs have an Fp8Loader and Transposers instead: device/fwd/fp8_producers.cuh. Variants
@@ -199,7 +199,7 @@ struct Forward {
           Loader<Forward, KvSide::k>{params, smem, &smem.fetch_next}.run(smem.k, smem.k_ring);
         if (is_loader_thread<V>(2)) Loader<Forward, KvSide::v>{params, smem, nullptr}.run(smem.v, smem.v_ring);
       }
-      if (V.ragged && !V.merges_lse && warp == 3)
+      if (V.ragged && warp == 3 && (!V.merges_lse || params.sum_of_o.rounds))
         PaddingFiller{params, params.order.pairs / heads_of_items<V>(params),
                       size_of(reads_8_bit ? params.eight_bit.dtype_o : V.dtype)}
             .run();

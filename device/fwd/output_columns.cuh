@@ -29,7 +29,7 @@ __device__ __forceinline__ int columns_from(const FwdParams& params, int half) {
 template <FwdVariant V>
 __device__ __forceinline__ int first_column_bytes(const FwdParams& params, int half) {
   if constexpr (fwd_consumers_per_m_tile(V) == 1) return 0;
-  const Dtype dtype_o = V.merges_lse ? Dtype::f32 : fwd_reads_8_bit(V) ? params.eight_bit.dtype_o : V.dtype;
+  const Dtype dtype_o = fwd_reads_8_bit(V) ? params.eight_bit.dtype_o : V.dtype;
   return first_column<V>(half) * size_of(dtype_o);
 }
 

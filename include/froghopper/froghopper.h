@@ -106,6 +106,15 @@ typedef enum fh_align {
 
 #define FH_ALL INT64_C(-1) /* a window without a bound on that side */
 
+/* Which call of several this is, where the same queries attend to other keys in each, as in a ring of GPUs. */
+typedef enum fh_phase {
+  FH_PHASE_NONE = 0, /* one call has all keys, or calls add to tensors of the caller (accumulate) */
+  FH_PHASE_FIRST = 1,
+  FH_PHASE_MIDDLE = 2,
+  FH_PHASE_LAST = 3,
+  FH_PHASE_ONLY = 4 /* first and last */
+} fh_phase;
+
 /* Start from fh_problem_init(), not from zeros: a window of 0 keys is a window, FH_ALL is none. With zeros in both
  * windows each query attends to the one key on its diagonal. */
 typedef struct fh_problem {
@@ -207,7 +216,12 @@ typedef struct fh_problem {
   /* Nonzero: o is multiplied by 1 / (1 + exp(-tensors.gate)), element by element, before it is rounded. lse and
    * max_logit are those without a gate. Not with accumulate: several calls share o, and have no gate of their own. */
   int32_t gate;
-  int32_t reserved; /* 0: the place of a later field */
+  /* Forward: o is f32 in tensors.o_sum and merged there with lse; the last call writes o in dtype_o. Backward, with
+   * accumulate, which adds grad_k and grad_v in f32: the first call computes what rows of q need, all of them add to
+   * grad_q in the workspace, and the last one writes grad_q in dtype, and grad_sink. The calls are made one after the
+   * other. They have the same queries, o, grad_o and lse, and the same problem but for keys, mask and phase; of the
+   * backward pass also the same workspace, which nothing else may change between them. Not with gate. */
+  fh_phase phase;
 } fh_problem;
 
 /* A forward problem in bf16 without a mask: windows are FH_ALL, every other field is 0 and batch is 1. */
@@ -321,6 +335,10 @@ typedef struct fh_tensors {
    * above. So lse may be [batch, seq_q, heads_q], varlen [total_q, heads_q]: seq_q * heads_q, heads_q and 1. grad_lse
    * is dense. */
   int64_t lse_stride_batch, lse_stride_seq, lse_stride_head;
+
+  /* Forward with phase: f32, shape of o. The first call writes it, those in the middle merge with it, and the last one
+   * reads it, and may leave anything in it. NULL in a call that is the only one, and without phase. */
+  fh_tensor o_sum;
 } fh_tensors;
 
 static inline fh_tensors fh_tensors_init(void) {

@@ -52,6 +52,14 @@ enum class Op { forward = FH_FORWARD, backward = FH_BACKWARD, quantise = FH_QUAN
 enum class Dtype { usual = FH_USUAL, f16 = FH_F16, bf16 = FH_BF16, f32 = FH_F32, e4m3 = FH_E4M3, e5m2 = FH_E5M2 };
 // fh_align.
 enum class Align { bottom_right = FH_BOTTOM_RIGHT, top_left = FH_TOP_LEFT };
+// fh_phase.
+enum class Phase {
+  none = FH_PHASE_NONE,
+  first = FH_PHASE_FIRST,
+  middle = FH_PHASE_MIDDLE,
+  last = FH_PHASE_LAST,
+  only = FH_PHASE_ONLY
+};
 inline constexpr int64_t all = FH_ALL;  // a window without a bound on that side
 
 // What is computed: shapes and options, no pointers. heads, rows and dim_qk have no default: 0 heads are refused.
@@ -98,6 +106,7 @@ struct Problem {
   bool scale_tokens = false;
   Dtype dtype_rotary = Dtype::usual, dtype_norm = Dtype::usual;
   bool gate = false;  // o is multiplied by the sigmoid of a tensor
+  Phase phase = Phase::none;
 
   bool operator==(const Problem&) const = default;  // field by field
 };
@@ -127,7 +136,7 @@ inline fh_problem to_c(const Problem& problem) {
   p.norm = problem.norm, p.norm_epsilon = problem.norm_epsilon, p.scale_tokens = problem.scale_tokens;
   p.dtype_rotary = static_cast<fh_dtype>(problem.dtype_rotary);
   p.dtype_norm = static_cast<fh_dtype>(problem.dtype_norm);
-  p.gate = problem.gate;
+  p.gate = problem.gate, p.phase = static_cast<fh_phase>(problem.phase);
   return p;
 }
 
@@ -179,7 +188,8 @@ inline Problem to_cpp(const fh_problem& p) {
           .scale_tokens = p.scale_tokens != 0,
           .dtype_rotary = static_cast<Dtype>(p.dtype_rotary),
           .dtype_norm = static_cast<Dtype>(p.dtype_norm),
-          .gate = p.gate != 0};
+          .gate = p.gate != 0,
+          .phase = static_cast<Phase>(p.phase)};
 }
 
 // One line of text and back, e.g. "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". What is read has every default

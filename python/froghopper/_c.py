@@ -94,7 +94,7 @@ class Problem(ctypes.Structure):
     dtype_rotary: int
     dtype_norm: int
     gate: int
-    reserved: int
+    phase: int
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("op", ctypes.c_int),
@@ -144,7 +144,7 @@ class Problem(ctypes.Structure):
         ("dtype_rotary", ctypes.c_int),
         ("dtype_norm", ctypes.c_int),
         ("gate", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("phase", ctypes.c_int),
     ]
 
 
@@ -204,6 +204,7 @@ class Tensors(ctypes.Structure):
     lse_stride_batch: int
     lse_stride_seq: int
     lse_stride_head: int
+    o_sum: Tensor
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("q", Tensor),
@@ -247,6 +248,7 @@ class Tensors(ctypes.Structure):
         ("lse_stride_batch", ctypes.c_int64),
         ("lse_stride_seq", ctypes.c_int64),
         ("lse_stride_head", ctypes.c_int64),
+        ("o_sum", Tensor),
     ]
 
 

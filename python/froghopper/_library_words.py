@@ -115,9 +115,6 @@ SENTENCES: list[tuple[str, str]] = [
     (r"invariant is set and dtype(?:_kv)? is \w+; the Hopper kernels .*",
      r"on a GPU, invariant must be False where k and v have 8 bits, but is True. Leave it out, or use tensors on the "
      r"CPU."),
-    (r"invariant is set with accumulate, attention_chunk or alibi; the Hopper kernels .*",
-     r"on a GPU, invariant must be False with accumulate, attention_chunk and alibi_slopes, but is True. Leave it "
-     r"out, or use tensors on the CPU."),
     (r"rotary_dim is (\d+); the Hopper kernel rotates columns by multiples of (\d+)\. .*",
      r"on a GPU, a multiple of \2 columns must be rotated, but rotary_cos, one column for two of them, says \1. Use "
      r"tensors on the CPU."),

@@ -13,8 +13,8 @@ namespace froghopper {
 namespace {
 
 bool writes_nothing(const Problem&);
-Result<void> run_on_gpu(const Plan&, const Views&, void* workspace, size_t workspace_bytes, void* stream);
-Result<void> run_on_cpu(const fh_plan&, const Views&);
+Result<void> run_on_cpu(const fh_plan&, const Views&, void* workspace);
+Result<void> check_workspace(const fh_plan&, const Views&, void* workspace, size_t bytes);
 
 }  // namespace
 
@@ -26,10 +26,11 @@ Result<void> run(const fh_plan& plan, const fh_tensors& tensors, void* workspace
                    "for \"hopper\" or \"cpu\"."};
   auto views = bind(plan.problem(), tensors);  // pointers, strides, what the options demand
   if (!views) return views.failure();
-  if (const Plan* gpu = plan.gpu())
-    return writes_nothing(plan.problem()) ? Result<void>()
-                                          : run_on_gpu(*gpu, *views, workspace, workspace_bytes, stream);
-  return run_on_cpu(plan, *views);
+  const bool nothing = writes_nothing(plan.problem());
+  if (!nothing)
+    if (auto ok = check_workspace(plan, *views, workspace, workspace_bytes); !ok) return ok;
+  if (!plan.gpu()) return run_on_cpu(plan, *views, workspace);
+  return nothing ? Result<void>() : runtime::launch(*plan.gpu(), *views, workspace, stream);
 }
 
 namespace {
@@ -38,12 +39,12 @@ namespace {
 // max_logit.
 bool writes_nothing(const Problem& p) { return p.op == FH_FORWARD && p.rows_q() == 0 && !p.max_logit; }
 
-Result<void> run_on_gpu(const Plan& plan, const Views& views, void* workspace, size_t workspace_bytes, void* stream) {
+Result<void> check_workspace(const fh_plan& plan, const Views& views, void* workspace, size_t workspace_bytes) {
   const auto wrong = [](std::string text) { return Failure{FH_INVALID_TENSOR, std::move(text)}; };
-  const size_t needed = plan.workspace.bytes;
+  const size_t needed = plan.workspace_bytes();
   if (needed > 0 && !workspace)
-    return wrong(
-        text("workspace is NULL; this plan needs {} bytes (fh_plan_workspace_bytes). Give it GPU memory.", needed));
+    return wrong(text("workspace is NULL; this plan needs {} bytes (fh_plan_workspace_bytes). Give it {} memory.",
+                      needed, plan.gpu() ? "GPU" : "host"));
   if (workspace_bytes < needed)
     return wrong(text("workspace_bytes is {}; this plan needs {} (fh_plan_workspace_bytes). Give it more.",
                       workspace_bytes, needed));
@@ -52,34 +53,35 @@ Result<void> run_on_gpu(const Plan& plan, const Views& views, void* workspace, s
         "workspace must be at a multiple of {} bytes, as what cudaMalloc returns is, but is at address {}. Align it.",
         slice_alignment, workspace));
   if (std::string bad = shared_with_workspace(views, workspace, needed); !bad.empty()) return wrong(std::move(bad));
-  return runtime::launch(plan, views, workspace, stream);
+  return {};
 }
 
 // A GPU's address would make the process fall over, so each pointer is asked where it lies; without a driver that is
 // known beforehand.
-Result<void> all_on_cpu(const fh_plan& plan, const Views& views) {
+Result<void> all_on_cpu(const fh_plan& plan, const Views& views, const void* workspace) {
   if (!runtime::driver_is_loaded()) return {};
-  for (const Tensor& tensor : tensors()) {
-    const void* const address = (views.*tensor.view).data;
+  const auto on_cpu = [&](const char* name, const void* address) -> Result<void> {
     const int gpu = address ? runtime::gpu_of(address) : -1;
-    if (gpu < 0) continue;
+    if (gpu < 0) return {};
     return Failure{
         FH_INVALID_TENSOR,
         plan.why_cpu.empty()
             ? text("{} is memory of GPU {}; this plan runs on the CPU. Make one for \"hopper\", or give it "
                    "host memory.",
-                   tensor.name, gpu)
+                   name, gpu)
             : text("{} is memory of GPU {}; this plan runs on the CPU because of this: {} Give it host "
                    "memory if that is what you want.",
-                   tensor.name, gpu, plan.why_cpu)};
-  }
-  return {};
+                   name, gpu, plan.why_cpu)};
+  };
+  for (const Tensor& tensor : tensors())
+    if (auto ok = on_cpu(tensor.name, (views.*tensor.view).data); !ok) return ok;
+  return plan.workspace_bytes() > 0 ? on_cpu("workspace", workspace) : Result<void>{};
 }
 
-Result<void> run_on_cpu(const fh_plan& plan, const Views& views) {
-  if (auto here = all_on_cpu(plan, views); !here) return here;
+Result<void> run_on_cpu(const fh_plan& plan, const Views& views, void* workspace) {
+  if (auto here = all_on_cpu(plan, views, workspace); !here) return here;
   if (writes_nothing(plan.problem())) return check_lengths(plan.problem(), views);  // a total may be forgotten
-  return cpu::run(*plan.cpu(), views);
+  return cpu::run(*plan.cpu(), views, workspace);
 }
 
 }  // namespace

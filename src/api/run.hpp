@@ -17,7 +17,7 @@ struct fh_plan {
   const froghopper::Plan* gpu() const { return std::get_if<froghopper::Plan>(&how); }
   const froghopper::cpu::Plan* cpu() const { return std::get_if<froghopper::cpu::Plan>(&how); }
   const froghopper::Problem& problem() const { return gpu() ? gpu()->problem : cpu()->problem; }
-  size_t workspace_bytes() const { return gpu() ? gpu()->workspace.bytes : 0; }
+  size_t workspace_bytes() const { return gpu() ? gpu()->workspace.bytes : cpu()->workspace_bytes(); }
 };
 
 namespace froghopper {

@@ -259,8 +259,10 @@ class QTilesOfKvTile final : public QTiles {
     const View& grad_lse = sh_.views.grad_lse;
     const Visible keys = mask_.keys_of(row);
     const int64_t at = s_.first_q + row, end = std::min(first_key() + sh_.kv_tile_keys, s_.extent_kv);
-    t_.lse[i] = keys.begin < keys.end ? lse.as<float>()[lse.at(s_.batch, at, head())] : -infinity;
-    t_.fully_masked[i] = t_.lse[i] == -infinity;
+    const bool attends = keys.begin < keys.end, may_in_others = sh_.p.accumulate && row < s_.used_q;
+    t_.lse[i] = attends || may_in_others ? lse.as<float>()[lse.at(s_.batch, at, head())] : -infinity;
+    t_.has_o[i] = t_.lse[i] != -infinity;
+    t_.fully_masked[i] = !attends || !t_.has_o[i];
     if (t_.fully_masked[i]) t_.lse[i] = infinity;
     t_.grad_lse[i] = row < s_.used_q && grad_lse.data ? grad_lse.as<float>()[grad_lse.at(s_.batch, at, head())] : 0;
     const auto of_kv_tile = [&](int64_t key) {
@@ -280,8 +282,11 @@ class QTilesOfKvTile final : public QTiles {
       if (row >= s_.used_q || sink == -infinity) continue;
       const Visible keys = mask_.keys_of(row);
       const bool attends_to_none = keys.begin >= keys.end;
-      if (t_.fully_masked[i] && !attends_to_none) continue;  // its lse is -infinity: all its keys have weight 0
-      sum -= (attends_to_none ? 1 : std::exp(std::min(0.0, sink - t_.lse[i]))) * t_.delta[i];
+      const View& lses = sh_.views.lse;  // over all keys: those of other calls too
+      const double lse =
+          attends_to_none && !sh_.p.accumulate ? sink : lses.as<float>()[lses.at(s_.batch, s_.first_q + row, head())];
+      if (lse == -infinity) continue;  // all its keys have weight 0
+      sum -= std::exp(std::min(0.0, sink - lse)) * t_.delta[i];
     }
   }
 

@@ -50,6 +50,7 @@ struct QTile {
   float lse[q_tile_rows];          // infinite where the row attends to no key: its weights are 0
   float grad_lse[q_tile_rows];     // 0 where there is none, and for padding rows
   bool fully_masked[q_tile_rows];  // the row attends to no key
+  bool has_o[q_tile_rows];         // it attends to one, in this call or, as its lse says, in another one
   int32_t begin[q_tile_rows];      // keys that the row attends to, counted from the KV tile's first
   int32_t end[q_tile_rows];
 };

@@ -179,7 +179,7 @@ class Gradients {
     for (int i = 0; i < t.rows; ++i) {
       std::fill_n(t.sum + i * qk_row_, qk_row_, 0.0f);
       t.delta[i] = -t.grad_lse[i];
-      if (!t.fully_masked[i])
+      if (t.has_o[i])
         t.delta[i] += dot_rows(row(t.o, t.stride_o, i), row(t.grad_o, t.stride_grad_o, i), w_.dtype, w_.dim_v);
       if (t.gate) store_grad_gate(t, i, w_.dtype, w_.dim_v);
     }

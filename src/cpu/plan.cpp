@@ -92,7 +92,7 @@ std::string Plan::how() const {
 
 std::string Plan::line() const { return text("{} -> {}", problem.line(), how()); }
 
-Result<void> run(const Plan& plan, const Views& views) {
+Result<void> run(const Plan& plan, const Views& views, void* workspace) {
   if (Result<void> lengths = check_lengths(plan.problem, views); !lengths) return lengths;
   if (!plan.problem.quantises() && !plan.problem.appends())
     if (Result<void> scales = check_scales(plan.problem, views); !scales) return scales;
@@ -101,7 +101,8 @@ Result<void> run(const Plan& plan, const Views& views) {
                         : plan.problem.quantises() ? run_quantise
                         : plan.problem.backward()  ? run_backward
                                                    : run_forward;
-  Result<void> done = run_pass(plan, views, watch);
+  const bool is_phase = plan.problem.backward() ? plan.problem.phase != FH_PHASE_NONE : plan.problem.in_phases();
+  Result<void> done = is_phase ? run_phase(plan, views, workspace, watch) : run_pass(plan, views, watch);
   if (watch.asked())
     return Failure{FH_INTERRUPTED, "SIGINT came during the call; what it wrote is undefined. Call again."};
   return done;

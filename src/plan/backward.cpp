@@ -55,7 +55,14 @@ Result<BwdVariant> choose_variant(const Problem& p, const Device& device, const 
                         .ragged = p.varlen || p.seqused,
                         .score_mods = {.softcap = p.softcap > 0, .alibi = p.alibi},
                         .deterministic = p.deterministic};
-  variant.deterministic |= deterministic_is_faster(p, variant, kv_tiles_at_once(p, variant, device));
+  // In deterministic kernels the first CTA of a call writes what others add to.
+  if (p.deterministic && p.in_phases())
+    return unsupported(
+        "deterministic is set and phase is not FH_PHASE_NONE or FH_PHASE_ONLY; the Hopper kernels of "
+        "deterministic gradients have one call. Set phase to FH_PHASE_NONE and add grad_q to f32, or set "
+        "deterministic to 0.");
+  if (!p.in_phases())
+    variant.deterministic |= deterministic_is_faster(p, variant, kv_tiles_at_once(p, variant, device));
   if (auto ok = check_tiles(p, variant.tiles, why_invalid(variant)); !ok) return ok.failure();
   if (p.max_sms > 0 && p.max_sms < bwd_ctas(variant))
     return unsupported(
@@ -258,12 +265,13 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
   };
   // With a gate it also clears rows, which there may be without a sequence.
   const int64_t delta_ctas = std::max<int64_t>(tiles, p.gate && p.rows_q() > 0 ? 1 : 0);
-  if (delta_ctas > 0) add(delta, delta_ctas, DeltaStep{delta, v});
+  const bool has_delta = delta_ctas > 0 && p.begins();
+  if (has_delta) add(delta, delta_ctas, DeltaStep{delta, v});
   const int sms = kv_tiles_at_once(p, v, device) * bwd_ctas(v);  // whole clusters
   const int64_t grid = v.ragged ? sms : std::min<int64_t>(sms, items * bwd_ctas(v));
   // It reads grad_o before it waits, so with a gate, where the kernel before writes that, it begins after it. It also
   // draws tickets before it waits, so another run on the same workspace must be over, which the delta kernel waits for.
-  const bool overlaps = !p.gate && delta_ctas > 0;
+  const bool overlaps = !p.gate && has_delta;
   if (grid > 0 && p.rows_kv() > 0) {
     const BackwardStep step = step_of(p, v, device, hints);
     if (!dq_order_fits(step.order, step.pairs_light_first))
@@ -275,7 +283,7 @@ Result<Plan> plan_backward(const Problem& p, const Device& device, const Hints& 
   }
   // Sequences of lengths of their own have rows of no sequence, which are cleared.
   const int64_t ctas = std::max<int64_t>(tiles + (p.sink ? p.heads_q : 0), v.ragged ? sms : 0);
-  if (ctas > 0) add(grad_q, ctas, GradQStep{grad_q});
+  if (ctas > 0 && p.ends()) add(grad_q, ctas, GradQStep{grad_q});
   return plan;
 }
 

@@ -56,10 +56,6 @@ Result<void> check_limits(const Problem& p) {
         text("invariant is set and {} is {}; the Hopper kernels have it for f16 and bf16. Set invariant to 0, or use "
              "target \"cpu\".",
              is_8_bit(p.dtype) ? "dtype" : "dtype_kv", name_of(p.dtype_kv)));
-  if (p.invariant && !may_have_pack_gqa_or_split_kv(p))
-    return unsupported(
-        "invariant is set with accumulate, attention_chunk or alibi; the Hopper kernels have it without them. Set "
-        "invariant to 0, or use target \"cpu\".");
   if (p.scale_tokens && is_8_bit(p.dtype))
     return unsupported(
         text("scale_tokens is set and dtype is {}; the Hopper kernels have it with q in f16 and bf16. Convert q, or "

@@ -77,7 +77,7 @@ void add_combine(Plan& plan, const Problem& p, const Tiling& tiling, const EvenS
 void add_fill(Plan& plan, int sms) {
   const Problem& p = plan.problem;
   const int64_t values = p.batch * p.heads_q;
-  if (!p.max_logit || p.merges_lse() || values == 0) return;
+  if (!p.max_logit || p.accumulate || !p.begins() || values == 0) return;
   plan.launches.push_back({.kernel = kernel_of(FillVariant{}),
                            .grid = static_cast<int>(std::min<int64_t>(ceil_div(values, fill_threads), sms)),
                            .step = FillStep{},

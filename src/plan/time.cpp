@@ -167,7 +167,8 @@ double bytes_of_delta(const Problem& p, const DeltaStep& step) {
   return row_heads_q(p) * (tensors * p.dim_v * size_of(p.dtype) + 4.0 * sizeof(float) + zeros);
 }
 double bytes_of_grad_q(const Problem& p) {
-  return row_heads_q(p) * p.dim_qk * (sizeof(float) + (p.accumulate ? 2.0 * sizeof(float) : size_of(p.dtype)));
+  const bool adds = p.accumulate && p.phase == FH_PHASE_NONE;
+  return row_heads_q(p) * p.dim_qk * (sizeof(float) + (adds ? 2.0 * sizeof(float) : size_of(p.dtype)));
 }
 double bytes_of_quantise(const Problem& p, const QuantiseStep& step) {
   const double values = row_heads_q(p) * p.dim_qk + values_of_keys(p);

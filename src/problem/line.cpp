@@ -4,7 +4,7 @@
 //
 //   fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] [seqused]
 //       [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] [smooth]
-//       [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [pageN pagesN] [smsN]
+//       [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [phase=PHASE] [pageN pagesN] [smsN]
 //   append DTYPE [kv=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN] [seqused] [pageN pagesN] [slots]
 //       [rotaryN rowsN [interleaved] [tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]] [tokenscales] [smsN]
 //   With slots and pages skvN, which is skv0, may be left out.
@@ -44,6 +44,7 @@ struct Operation {
   std::string_view word;
   fh_op op;
 };
+constexpr fh_phase phases[] = {FH_PHASE_FIRST, FH_PHASE_MIDDLE, FH_PHASE_LAST, FH_PHASE_ONLY};
 constexpr Operation ops[] = {
     {"fwd", FH_FORWARD}, {"bwd", FH_BACKWARD}, {"quantise", FH_QUANTISE}, {"append", FH_APPEND}};
 
@@ -62,8 +63,9 @@ bool has_value(const Option& option) {
 constexpr std::string_view grammar =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] "
-    "[smooth] [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [pageN pagesN] [smsN]; or append DTYPE, of "
-    "these [kv=DTYPE], sizes, varlen, seqused, pages and smsN, and [slots] [rotaryN rowsN [interleaved] "
+    "[smooth] [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [phase=PHASE] [pageN pagesN] [smsN]; or "
+    "append DTYPE, of these [kv=DTYPE], sizes, varlen, seqused, pages and smsN, and [slots] [rotaryN rowsN "
+    "[interleaved] "
     "[tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]] [tokenscales]";
 
 // "f16, bf16 or f32"
@@ -197,6 +199,11 @@ std::string read_value(const Option& option, std::string_view value, fh_problem&
   const bool equals = option.key() != option.word;
   return std::visit(Each{[](OpField) { return std::string(); },  // the first word of a line, with none of its own
                          [&](AlignField field) { return p.*field.user = FH_TOP_LEFT, std::string(); },
+                         [&](PhaseField field) -> std::string {
+                           for (const fh_phase phase : phases)
+                             if (value == text("={}", name_of(phase))) return p.*field.user = phase, std::string();
+                           return "phase=first, middle, last or only is expected.";
+                         },
                          [&](TypeField field) -> std::string {
                            if (value.starts_with('=') && read_type(value.substr(1), p.*field.user)) return {};
                            return text("a type is expected: {}, with {}.", form_of(option),
@@ -276,6 +283,7 @@ std::string printed(const Option& option, const Problem& p) {
   return std::visit(
       Each{[&](OpField) { return std::string(std::ranges::find(ops, p.op, &Operation::op)->word); },
            [&](TypeField field) { return text("{}{}", option.word, name_of(p.*field.own)); },
+           [&](PhaseField) { return text("{}{}", option.word, name_of(p.phase)); },
            [&](AlignField) { return std::string(option.word); }, [&](FlagField) { return std::string(option.word); },
            [&](auto number) { return text("{}{}", option.word, p.*number.own); }},
       option.field);

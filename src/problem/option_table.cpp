@@ -46,16 +46,18 @@ constexpr std::array others{
            .range = "FH_USUAL; FH_E4M3 or FH_E5M2 with q in f16 or bf16",
            .python = {.quantise = "dtype"},
            .sentence = "the type of k and v; of a quantise or append problem that of what is written"},
-    Option{.name = "dtype_o",
-           .field = Place{&fh_problem::dtype_o, &Problem::dtype_o},
-           .ops = of_attention,
-           .word = "o=",
-           .shown = [](const Problem& p) { return p.dtype_o != usual_output(p.dtype, p.merges_lse()); },
-           .usual = "dtype; FH_BF16 where that is 8-bit; FH_F32 where o is merged",
-           .range = "FH_USUAL; FH_F16, FH_BF16 or FH_F32 with 8-bit k and v",
-           .support = "o in fp32",
-           .python = everywhere("out_dtype"),
-           .sentence = "the type of o"},
+    Option{
+        .name = "dtype_o",
+        .field = Place{&fh_problem::dtype_o, &Problem::dtype_o},
+        .ops = of_attention,
+        .word = "o=",
+        .shown =
+            [](const Problem& p) { return p.dtype_o != usual_output(p.dtype, p.op == FH_FORWARD && p.accumulate); },
+        .usual = "dtype; FH_BF16 where that is 8-bit; FH_F32 where o is merged",
+        .range = "FH_USUAL; FH_F16, FH_BF16 or FH_F32 with 8-bit k and v",
+        .support = "o in fp32",
+        .python = everywhere("out_dtype"),
+        .sentence = "the type of o"},
     Option{.name = "batch",
            .field = Place{&fh_problem::batch, &Problem::batch},
            .word = "b",
@@ -305,6 +307,17 @@ constexpr std::array others{
            .support = "output gate, o times the sigmoid of a tensor (gate)",
            .python = everywhere("gate"),
            .sentence = "o is multiplied by the sigmoid of a tensor of its shape"},
+    Option{.name = "phase",
+           .field = Place{&fh_problem::phase, &Problem::phase},
+           .ops = of_attention,
+           .word = "phase=",
+           .elsewhere =
+               "o and gradients are summed over several calls. Set op to FH_FORWARD or FH_BACKWARD, or phase "
+               "to FH_PHASE_NONE.",
+           .usual = "FH_PHASE_NONE",
+           .range = "FH_PHASE_NONE, FH_PHASE_FIRST, FH_PHASE_MIDDLE, FH_PHASE_LAST, FH_PHASE_ONLY",
+           .support = "several calls, of which the last one rounds (phase)",
+           .sentence = "which call of several, in which the same queries attend to other keys"},
     Option{.name = "page_size",
            .field = Place{&fh_problem::page_size, &Problem::page_size},
            .ops = of_forward | of_append,
@@ -367,8 +380,8 @@ constexpr int rows_of_problem() {
       table, [](const Option& o) { return std::visit([](auto f) { return f.own != nullptr; }, o.field); }));
 }
 static_assert(!is_in_two_rows());
-static_assert(scalars_in<fh_problem>() == static_cast<int>(table.size()) + 2,
-              "a row for every field of fh_problem but size and reserved");
+static_assert(scalars_in<fh_problem>() == static_cast<int>(table.size()) + 1,
+              "a row for every field of fh_problem but size");
 static_assert(scalars_in<Problem>() == rows_of_problem(), "a row for every field of Problem");
 
 }  // namespace

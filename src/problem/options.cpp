@@ -16,7 +16,9 @@ bool is_given(const Option& option, const fh_problem& p) {
   if (option.word == "scale") return !is_default_scale(p.scale) && p.scale != default_scale(p.dim_qk);
   return std::visit(
       [&]<class User, class Own>(Place<User, Own> field) {
-        if constexpr (std::is_enum_v<User>)
+        if constexpr (std::is_same_v<User, fh_phase>)
+          return p.*field.user != FH_PHASE_NONE;
+        else if constexpr (std::is_enum_v<User>)
           return false;
         else
           return p.*field.user != plain.*field.user;
@@ -48,6 +50,7 @@ std::string form_of(const Option& option) {
               std::visit(
                   []<class User, class Own>(Place<User, Own>) {
                     if constexpr (std::is_same_v<Own, Dtype>) return "DTYPE";
+                    if constexpr (std::is_same_v<Own, fh_phase>) return "PHASE";
                     if constexpr (std::is_same_v<Own, float>) return "X";
                     if constexpr (std::is_same_v<Own, int64_t> || std::is_same_v<Own, uint32_t>) return "N";
                     return "";

@@ -22,12 +22,14 @@ struct Place {
 };
 using OpField = Place<fh_op, fh_op>;
 using AlignField = Place<fh_align, fh_align>;
+using PhaseField = Place<fh_phase, fh_phase>;
 using TypeField = Place<fh_dtype, Dtype>;
 using CountField = Place<int64_t, int64_t>;
 using SeedField = Place<uint32_t, uint32_t>;
 using FactorField = Place<float, float>;
 using FlagField = Place<int32_t, bool>;
-using OptionField = std::variant<OpField, AlignField, TypeField, CountField, SeedField, FactorField, FlagField>;
+using OptionField =
+    std::variant<OpField, AlignField, PhaseField, TypeField, CountField, SeedField, FactorField, FlagField>;
 
 // Sets of operations.
 inline constexpr unsigned of_forward = 1, of_backward = 2, of_quantise = 4, of_append = 8;
@@ -47,6 +49,18 @@ constexpr const char* name_of(fh_op op) {
     case FH_BACKWARD: return "FH_BACKWARD";
     case FH_QUANTISE: return "FH_QUANTISE";
     case FH_APPEND: return "FH_APPEND";
+  }
+  return "";
+}
+
+// As lines spell it.
+constexpr const char* name_of(fh_phase phase) {
+  switch (phase) {
+    case FH_PHASE_NONE: return "none";
+    case FH_PHASE_FIRST: return "first";
+    case FH_PHASE_MIDDLE: return "middle";
+    case FH_PHASE_LAST: return "last";
+    case FH_PHASE_ONLY: return "only";
   }
   return "";
 }

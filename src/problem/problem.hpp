@@ -36,12 +36,13 @@ struct Problem {
   uint32_t rotate_seed = 0;      // 0 where nothing is rotated
   bool smooth = false;           // 8-bit k and v lack the mean of their rows, which are tensors of their own
   bool alibi = false;
-  int64_t attention_chunk = 0;  // 0: none
-  bool invariant = false;       // forward: a row's bits do not depend on what it is computed with
-  bool max_logit = false;       // forward: the largest score of each sequence and query head is written too
-  bool gate = false;            // o is multiplied by the sigmoid of a tensor
-  int64_t page_size = 0;        // rows of a page of k and v; 0: they are not in pages
-  int64_t pages = 0;            // of the pool that k and v are then
+  int64_t attention_chunk = 0;     // 0: none
+  bool invariant = false;          // forward: a row's bits do not depend on what it is computed with
+  bool max_logit = false;          // forward: the largest score of each sequence and query head is written too
+  bool gate = false;               // o is multiplied by the sigmoid of a tensor
+  fh_phase phase = FH_PHASE_NONE;  // which of several calls, in which the same queries attend to other keys
+  int64_t page_size = 0;           // rows of a page of k and v; 0: they are not in pages
+  int64_t pages = 0;               // of the pool that k and v are then
   // Of an append problem.
   bool slots = false;                       // slot_mapping says where rows go
   bool positions = false;                   // those of rows are given
@@ -64,10 +65,15 @@ struct Problem {
   bool quantises() const { return op == FH_QUANTISE; }
   bool appends() const { return op == FH_APPEND; }
   // The output is that over the keys of earlier calls too, which o and lse hold.
-  bool merges_lse() const { return op == FH_FORWARD && accumulate; }
+  bool merges_lse() const { return op == FH_FORWARD && (accumulate || in_phases()); }
+  // One of at least two calls.
+  bool in_phases() const { return phase != FH_PHASE_NONE && phase != FH_PHASE_ONLY; }
+  // The call that others follow, those that follow others: what it writes is not rounded yet, what it reads is a sum.
+  bool begins() const { return phase != FH_PHASE_MIDDLE && phase != FH_PHASE_LAST; }
+  bool ends() const { return phase != FH_PHASE_FIRST && phase != FH_PHASE_MIDDLE; }
   Problem forward() const {  // of a backward problem: the one whose o and lse it reads
     Problem p = *this;
-    p.op = FH_FORWARD, p.accumulate = false;
+    p.op = FH_FORWARD, p.accumulate = false, p.phase = FH_PHASE_NONE;
     return p;
   }
   bool causal() const { return window_left == all_keys && window_right == 0; }

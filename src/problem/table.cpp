@@ -16,6 +16,7 @@ Shape rows_of_kv(const Problem& p, int64_t dim, Element element) {
   return {p.batches_kv(), p.extent_kv(), p.heads_kv, dim, element};
 }
 Element of_gradients(const Problem& p) { return p.accumulate ? Element::f32 : element_of(p.dtype); }
+Element of_grad_q(const Problem& p) { return p.phase == FH_PHASE_NONE ? of_gradients(p) : element_of(p.dtype); }
 Shape shape_of_o(const Problem& p) { return rows_of_q(p, p.dim_v, element_of(p.dtype_o)); }
 Shape shape_of_lse(const Problem& p) { return rows_of_q(p, 1, Element::f32); }
 Shape list(int64_t count, Element element) { return {1, count, 1, 1, element}; }
@@ -44,6 +45,17 @@ Use where_backward(const Problem& p) { return p.backward() ? Use::read : Use::ab
 Use of_gradient(const Problem& p) {
   if (!p.backward()) return Use::absent;
   return p.accumulate ? Use::added_to : Use::written;
+}
+// What only the last call writes.
+Use of_last_gradient(const Problem& p) {
+  if (p.phase == FH_PHASE_NONE || !p.backward()) return of_gradient(p);
+  return p.ends() ? Use::written : Use::absent;
+}
+// What the calls of a forward problem merge in.
+Use where_merged(const Problem& p, Use of_one_call) {
+  if (p.accumulate) return Use::added_to;
+  if (!p.in_phases()) return of_one_call;
+  return p.begins() ? Use::written : Use::added_to;
 }
 Use where_varlen(const Problem& p) { return p.varlen ? Use::read : Use::absent; }
 Use where_kv_is_packed(const Problem& p) { return p.kv_is_packed() ? Use::read : Use::absent; }
@@ -96,9 +108,11 @@ constexpr std::array table{
     Tensor{"v", "", "", "the values", &Views::v, &fh_tensors::v,
            [](const Problem& p) { return rows_of_new_kv(p, p.dim_v); }, of_input},
     Tensor{"o", "", "", "the output", &Views::o, &fh_tensors::o, shape_of_o,
-           [](const Problem& p) { return of_output(p, p.accumulate ? Use::added_to : Use::written); }},
+           [](const Problem& p) {
+             return of_output(p, p.accumulate ? Use::added_to : p.ends() ? Use::written : Use::absent);
+           }},
     Tensor{"lse", "", "", row_scalars, &Views::lse, &fh_tensors::lse, shape_of_lse,
-           [](const Problem& p) { return of_output(p, p.accumulate ? Use::added_to : Use::may_write); }},
+           [](const Problem& p) { return of_output(p, where_merged(p, Use::may_write)); }},
     Tensor{"cu_seqlens_q", "varlen", "varlen", first_rows, &Views::cu_seqlens_q, &fh_tensors::cu_seqlens_q,
            [](const Problem& p) { return list(p.batch + 1, Element::i32); }, where_varlen},
     Tensor{"cu_seqlens_kv", "varlen", "varlen", first_rows, &Views::cu_seqlens_kv, &fh_tensors::cu_seqlens_kv,
@@ -112,7 +126,7 @@ constexpr std::array table{
     Tensor{"grad_o", backward, set_backward, "the gradient of o", &Views::grad_o, &fh_tensors::grad_o, shape_of_o,
            where_backward},
     Tensor{"grad_q", backward, set_backward, "the gradient of q", &Views::grad_q, &fh_tensors::grad_q,
-           [](const Problem& p) { return rows_of_q(p, p.dim_qk, of_gradients(p)); }, of_gradient},
+           [](const Problem& p) { return rows_of_q(p, p.dim_qk, of_grad_q(p)); }, of_last_gradient},
     Tensor{"grad_k", backward, set_backward, "the gradient of k", &Views::grad_k, &fh_tensors::grad_k,
            [](const Problem& p) { return rows_of_kv(p, p.dim_qk, of_gradients(p)); }, of_gradient},
     Tensor{"grad_v", backward, set_backward, "the gradient of v", &Views::grad_v, &fh_tensors::grad_v,
@@ -121,7 +135,7 @@ constexpr std::array table{
            [](const Problem& p) { return p.backward() ? Use::may_read : Use::absent; }},
     Tensor{"grad_sink", "sink in a backward pass", "op to FH_BACKWARD and sink", head_scalars, &Views::grad_sink,
            &fh_tensors::grad_sink, one_a_head,
-           [](const Problem& p) { return p.sink ? of_gradient(p) : Use::absent; }},
+           [](const Problem& p) { return p.sink ? of_last_gradient(p) : Use::absent; }},
     Tensor{"scale_q", "8-bit q", "dtype to FH_E4M3 or FH_E5M2", scale_values, &Views::scale_q, &fh_tensors::scale_q,
            [](const Problem& p) { return scales(p, p.seq_q, p.heads_q); },
            [](const Problem& p) { return where_8_bit(p, p.dtype); }},
@@ -153,7 +167,7 @@ constexpr std::array table{
            },
            [](const Problem& p) {
              if (!p.max_logit) return Use::absent;
-             return p.accumulate ? Use::added_to : Use::written;
+             return where_merged(p, Use::written);
            }},
     Tensor{"block_table", "page_size", "page_size and pages", "the pages of each sequence", &Views::block_table,
            &fh_tensors::block_table,
@@ -188,6 +202,12 @@ constexpr std::array table{
     Tensor{"grad_gate", "gate in a backward pass", "op to FH_BACKWARD and gate", "the gradient of gate",
            &Views::grad_gate, &fh_tensors::grad_gate, shape_of_o,
            [](const Problem& p) { return p.gate ? of_gradient(p) : Use::absent; }},
+    Tensor{"o_sum", "phase", "phase to FH_PHASE_FIRST, and to FH_PHASE_LAST in the last call",
+           "the output so far, in f32", &Views::o_sum, &fh_tensors::o_sum,
+           [](const Problem& p) { return rows_of_q(p, p.dim_v, Element::f32); },
+           [](const Problem& p) {
+             return p.merges_lse() && !p.accumulate ? where_merged(p, Use::absent) : Use::absent;
+           }},
 };
 static_assert(sizeof(Views) == std::tuple_size_v<decltype(table)> * sizeof(View), "a row for every view");
 

@@ -55,6 +55,7 @@ struct Views {
   View slot_mapping, positions;
   View rotary_cos, rotary_sin, norm_q, norm_k;
   View gate, grad_gate;
+  View o_sum;
 };
 
 // What a problem does with a tensor.

@@ -10,7 +10,7 @@ fh_problem Problem::user_struct() const {
   p.causal = causal();
   if (p.scale == 0) p.scale = -0.0f;  // which is zero there; 0 is the default
   if (dtype_kv == dtype) p.dtype_kv = FH_USUAL;
-  if (dtype_o == usual_output(dtype, merges_lse())) p.dtype_o = FH_USUAL;
+  if (dtype_o == usual_output(dtype, op == FH_FORWARD && accumulate)) p.dtype_o = FH_USUAL;
   if (rotary_dim == 0 || dtype_rotary == dtype) p.dtype_rotary = FH_USUAL;
   if (!norm || dtype_norm == dtype) p.dtype_norm = FH_USUAL;
   return p;

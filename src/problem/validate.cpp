@@ -28,6 +28,7 @@ Finding window(const fh_problem&);
 Finding factors(const fh_problem&);
 Finding scales(const fh_problem&);
 Finding merging(const fh_problem&);
+Finding phases(const fh_problem&);
 Problem filled_in(const fh_problem&);
 
 // Every description names its shape, so every version of the struct reaches to total_q at least.
@@ -44,7 +45,7 @@ Result<Problem> Problem::from(const fh_problem& user) {
                                                          only_append,  packing,   reach};
   constexpr Finding (*of_others[])(const fh_problem&) = {known_values, elsewhere, no_append, types,  least_values,
                                                          heads,        dims,      packing,   paging, window,
-                                                         factors,      scales,    merging,   reach};
+                                                         factors,      scales,    merging,   phases, reach};
   Finding missing;  // a description that also contradicts itself is refused for that
   for (auto rule :
        raw(whole->op) == FH_APPEND ? std::span<Finding (*const)(const fh_problem&)>(of_append) : of_others) {
@@ -88,8 +89,11 @@ Finding known_values(const fh_problem& p) {
     if (value < least || value > FH_E5M2) return text("{} is {}, which names no type. Use {}.", name, value, taken);
   if (align != FH_BOTTOM_RIGHT && align != FH_TOP_LEFT)
     return text("align is {}, which names no corner. Use FH_BOTTOM_RIGHT or FH_TOP_LEFT.", align);
-  if (p.reserved != 0)
-    return text("reserved is {}; no option has that place. Start from fh_problem_init().", p.reserved);
+  if (raw(p.phase) < FH_PHASE_NONE || raw(p.phase) > FH_PHASE_ONLY)
+    return text(
+        "phase is {}, which names no call of several. Use FH_PHASE_FIRST, FH_PHASE_MIDDLE, FH_PHASE_LAST or "
+        "FH_PHASE_ONLY, or FH_PHASE_NONE where there is one call.",
+        raw(p.phase));
   if (p.rotate_seed != 0 && !p.rotate && op == FH_QUANTISE)
     return text("rotate_seed is {} and rotate is 0; nothing is rotated. Set rotate, or rotate_seed to 0.",
                 p.rotate_seed);
@@ -300,6 +304,25 @@ Finding scales(const fh_problem& p) {
     return {text("scale_rows is {}; blocks of rows that share a scale have {} rows. Use {}, or 0 for all rows.",
                  p.scale_rows, scale_block, scale_block),
             p.scale_rows > 0 ? FH_UNSUPPORTED : FH_INVALID_PROBLEM};
+  return {};
+}
+
+Finding phases(const fh_problem& p) {
+  if (p.phase == FH_PHASE_NONE) return {};
+  if (p.op == FH_FORWARD && p.accumulate)
+    return text(
+        "accumulate is {} and phase is set; o is merged in o or in o_sum. Set accumulate to 0 for o_sum, or "
+        "phase to FH_PHASE_NONE.",
+        p.accumulate);
+  if (p.op == FH_BACKWARD && !p.accumulate)
+    return std::string(
+        "phase is set and accumulate is 0; in the calls of a backward pass grad_k and grad_v are added to "
+        "f32 tensors. Set accumulate to 1, and begin with zeros in them.");
+  if (p.gate)
+    return not_computed(
+        text("phase is set and gate is {0}; gates are applied in one call. Set gate to 0, and multiply o by the "
+             "sigmoid after the last call{1}.",
+             p.gate, p.op == FH_BACKWARD ? ", grad_o before the first one" : ""));
   return {};
 }
 

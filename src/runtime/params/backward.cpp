@@ -19,6 +19,12 @@ GradTensor grad_of(const View& view, const Problem& p) {
   return {.to = strided(view), .dim = static_cast<int>(view.dim), .add = p.accumulate ? 1 : 0};
 }
 
+// Calls in phases have a workspace in common, and so one tag; the last one clears what has it.
+unsigned int tag_of_large_rows(const Run& run) {
+  if (!run.plan.problem.in_phases()) return run.tag;
+  return static_cast<unsigned int>(reinterpret_cast<uintptr_t>(run.workspace) / slice_alignment) | 1;
+}
+
 // With a gate: as the first launch leaves it for the next.
 View gated_grad_o(const Run& run) {
   View dense = run.views.grad_o;
@@ -55,7 +61,7 @@ Result<Params> make_params(const Driver&, const Run& run, const DeltaStep& step)
   params.sink_shares = problem.sink ? run.slice<float>(workspace.grad_sink) : nullptr;
   params.dq_semaphore = run.slice<unsigned int>(workspace.dq_semaphores);
   params.large = run.slice<unsigned int>(workspace.large_rows);
-  params.tag = run.tag;
+  params.tag = tag_of_large_rows(run);
   const BwdVariant& reader = step.reader;
   params.q_tiles = q_tiles_of_workspace(problem, reader.tiles.q);
   params.sequences = static_cast<int>(problem.batch);
@@ -83,6 +89,7 @@ BwdParams plain_params(const Run& run, const BackwardStep& step) {
   params.dq_sum = run.slice<float>(workspace.grad_q);
   params.dq_semaphore = run.slice<unsigned int>(workspace.dq_semaphores);
   params.large = run.slice<unsigned int>(workspace.large_rows);
+  params.large_tag = tag_of_large_rows(run);
   params.grad_k = grad_of(views.grad_k, problem);
   params.grad_v = grad_of(views.grad_v, problem);
   params.q_tiles = q_tiles_of_workspace(problem, step.variant.tiles.q);
@@ -148,6 +155,7 @@ Result<Params> make_params(const Driver&, const Run& run, const GradQStep& step)
   params.large = run.slice<unsigned int>(workspace.large_rows);
   params.sink_shares = run.slice<float>(workspace.grad_sink);
   params.grad_q = grad_of(views.grad_q, problem);
+  if (problem.phase != FH_PHASE_NONE) params.grad_q.add = 0;
   params.grad_k = grad_of(views.grad_k, problem);
   params.grad_v = grad_of(views.grad_v, problem);
   params.grad_sink = views.grad_sink.as<float>();

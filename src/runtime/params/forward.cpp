@@ -70,7 +70,11 @@ FwdParams plain_params(const Run& run, const ForwardStep& step) {
   FwdParams params{};
   params.o = strided(views.o);
   params.lse = row_scalars(views.lse);
-  params.sink = views.sink.as<float>();
+  if (problem.begins()) params.sink = views.sink.as<float>();  // later, lse has it
+  if (problem.merges_lse())
+    params.sum_of_o = {.sum = strided(problem.accumulate ? views.o : views.o_sum),
+                       .reads = problem.accumulate || !problem.begins() ? 1 : 0,
+                       .rounds = problem.accumulate || !problem.ends() ? 0 : 1};
   params.heads_q = static_cast<int>(problem.heads_q);
   params.heads_per_kv = static_cast<int>(problem.heads_q / problem.heads_kv);
   params.seq_q = static_cast<int>(problem.seq_q);
@@ -116,7 +120,7 @@ Result<Params> make_params(const Driver& driver, const Run& run, const ForwardSt
   const bool ragged = step.variant.ragged;
   const Tiles& tiles = step.variant.tiles;
   FwdParams params = plain_params(run, step);
-  for (const Named& tensor : {Named{"o", views.o}, Named{"gate", views.gate}})
+  for (const Named& tensor : {Named{"o", views.o}, Named{"gate", views.gate}, Named{"o_sum", views.o_sum}})
     if (auto ok = check_layout(tensor); !ok) return ok.failure();
   if (problem.paged())
     if (auto ok = check_table(views.block_table); !ok) return ok.failure();
