@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/bwd: the score modifications of device/fwd/score_mod.cuh for keys along rows and queries along columns, with
-// their gradients. The mask is MaskedOut, device/bwd/schedule.cuh.
+// their gradients. The mask is MaskedOut, and KeyMask::score_mod(), which knows the diagonal, makes a ScoreMod: both
+// are in device/bwd/schedule.cuh.
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"

@@ -90,7 +90,7 @@ struct Weigh {
       float w[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) w[j] = weight<Large>(s.x[i + j], lse.of(i + j), i + j);
-      tile::round_octet<T>(p, i / 4, w);
+      tile::round_fragment<T>(p, i / 4, w);
 #pragma unroll
       for (int j = 0; j < 4; ++j) s.x[i + j] = w[j] * score_mod.gradient(s.x[i + j]);
     }
