@@ -14,7 +14,7 @@
 //   device/fwd/kv_loop_of_parts.cuh      the tile visited before a tile is kv_tile + 1
 //   device/fwd/promotion.cuh             a promotion is due by the tile's number
 //   device/fwd/scales.cuh                the tile after the last one is read ahead; it may be -1
-//   device/fwd/kv_source.cuh             the block table is read ahead for the rows below
+//   device/fwd/kv_source.cuh             the block table is read ahead for the keys before
 //   device/fwd/part_epilogue.cuh         the number of a part follows from its last tile
 //   device/fwd/batch_invariant.cuh       an item has one part if the numbers of its first and last tile are of one
 //   device/fwd/combine.cuh               how many parts a row has follows from the number of its tiles

@@ -30,7 +30,7 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
 
-  // Share of grad_q: a panel, and half of what the panels of both leave.
+  // Shares of grad_q: a panel, and half of what the panels of both leave.
   static constexpr int all = Kernel::columns.qk, rest = all / 2 - panel_columns;
   static constexpr DqShare panel = {consumer * panel_columns, panel_columns, all};
   static constexpr DqShare others = {2 * panel_columns + consumer * rest, rest, all};

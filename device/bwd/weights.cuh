@@ -33,7 +33,8 @@ struct RowValues {
   }
 };
 
-// Loads those of 64 rows all at once, in program order: the compiler may not move these loads behind a wgmma.
+// Loads those of a q tile of 64 rows all at once, in program order: the compiler may not move these loads behind a
+// wgmma.
 template <bool Float4Interleaved>
 struct EarlyRowValues {
   float2 x[m_tile_rows / 8];
