@@ -56,8 +56,10 @@ struct AppendTensor {
   StridedTensor from;   // new rows; of packed ones batch is 0
   StridedTensor to;     // of q: the same rows; else the cache, whose batches are sequences or pages
   const void* weights;  // of the norm, one for each column; null: all 1
-  ScaleValues given;    // what values are divided by; only `head` counts. data is null: nothing, or `written`
-  float* written;       // with scales of rows: those of the cache, by batch, row and head
+  // What values are divided by; only `head` counts. data is null: nothing, or `written`. Then `head` is 0, so that the
+  // address of every head's scale is null too.
+  ScaleValues given;
+  float* written;  // with scales of rows: those of the cache, by batch, row and head
   long long written_batch, written_row, written_head;  // elements from one to the next
   int heads;                                           // 0: it is left out
   int dim;

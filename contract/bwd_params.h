@@ -63,7 +63,7 @@ struct DeltaParams {
 struct BwdParams {
   TmaMap q, k, v, grad_o;      // as the forward's maps
   TmaMap rows;                 // [tile][2 x tile_q] of the workspace
-  float* dq_sum;               // [tile][piece][octet][thread of 128][4]
+  float* dq_sum;               // [tile][piece][fragment][thread of 128][4]
   unsigned int* dq_semaphore;  // deterministic only: [tile], how many CTAs have added
   const unsigned int* large;
   GradTensor grad_k, grad_v;

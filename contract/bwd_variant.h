@@ -96,21 +96,21 @@ constexpr int bwd_consumers = 2;
 constexpr int bwd_threads = warpgroup * (1 + bwd_consumers);  // one warpgroup of producers
 
 // grad_q of a q tile is summed in fp32 in the workspace, by pieces of 64 rows and 64 columns.
-constexpr int dq_piece = m_tile_rows * atom_columns;  // floats
-constexpr int dq_pieces(int tile_q, int dim_qk) { return tile_q / m_tile_rows * atoms(dim_qk); }
+constexpr int dq_piece = m_tile_rows * panel_columns;  // floats
+constexpr int dq_pieces(int tile_q, int dim_qk) { return tile_q / m_tile_rows * panels(dim_qk); }
 constexpr int dq_floats(int tile_q, int dim_qk) { return dq_pieces(tile_q, dim_qk) * dq_piece; }
 
 // Shared memory in bytes.
-constexpr int bwd_tile_bytes(int rows, int dim) { return rows * atoms(dim) * atom_row_bytes; }
+constexpr int bwd_tile_bytes(int rows, int dim) { return rows * panels(dim) * panel_row_bytes; }
 constexpr int bwd_ds_stages = 2;
 constexpr int bwd_row_bytes(BwdVariant v) {  // lse and delta of an iteration's rows, aligned as a tile is
   const int bytes = 2 * v.tiles.q * static_cast<int>(sizeof(float));
   return v.tiles.stages * ((bytes + 127) / 128 * 128);
 }
-// K of the other CTA's keys, a swizzle atom for each consumer's columns of grad_q.
+// K of the other CTA's keys, a panel for each consumer's columns of grad_q.
 constexpr int bwd_peer_bytes(BwdVariant v) {
   const bool by_keys = bwd_has_two_ctas(v) && !bwd_by_columns(v);
-  return by_keys ? bwd_tile_bytes(bwd_keys_of_cta(v), bwd_consumers * atom_columns) : 0;
+  return by_keys ? bwd_tile_bytes(bwd_keys_of_cta(v), bwd_consumers * panel_columns) : 0;
 }
 // grad_o comes in slices of its columns: one, or above head dim 192 two. Two slices share three stages: the first slice
 // of the next iteration is loaded ahead, and its second one when this iteration's first slice has been read, which is

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // contract: the kernel that converts 8-bit K and V to 16 bits before the forward kernel reads them
-// (FwdVariant::dequantised).
+// (FwdKv::dequantised).
 #pragma once
 #include "contract/fields.h"
 #include "contract/shared_params.h"

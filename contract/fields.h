@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: how many scalars a struct is made of, so that a list of its fields can prove that it is whole.
+// contract: what NVRTC lacks of <type_traits>: same, and Pick for std::conditional_t. And how many scalars a struct is
+// made of, so that a list of its fields can prove that it is whole.
 #pragma once
 
 namespace froghopper {

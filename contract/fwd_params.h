@@ -24,7 +24,7 @@ struct MeansParams {
   int dim_qk;  // head dim of Q in memory
 };
 
-// Paged variants only: those with pages and those with page rows (contract/types.h, KvLayout). Row r of sequence b is
+// Paged variants only: those with pages and those with page_rows (contract/types.h, KvLayout). Row r of sequence b is
 // row r % size of the page table[b x sequence_stride + r / size x page_stride].
 struct PageParams {
   const int* table;
@@ -32,9 +32,9 @@ struct PageParams {
   int page_stride;                       // entries from one page of a sequence to the next
   int size;                              // rows of a page
   int box;                               // pages: rows of one load; divides the page and the tile
-  StridedTensor k, v;                    // page rows: the pool, whose batch is a page
-  int k_bytes, v_bytes;                  // page rows: of a row
-  int k_granule_bytes, v_granule_bytes;  // page rows: bytes of a granule of RaggedParams::k and v
+  StridedTensor k, v;                    // page_rows: the pool, whose batch is a page
+  int k_bytes, v_bytes;                  // page_rows: of a row
+  int k_granule_bytes, v_granule_bytes;  // page_rows: bytes of a granule of RaggedParams::k and v
 };
 
 // How many query rows the sequences of a launch have (ragged variants): sequences with fewer or more are those of
@@ -76,7 +76,7 @@ struct FwdParams {
   bool overlaps_another;
   EightBitParams eight_bit;
   // Of O, where the variant has promotion (promotion_tiles) or merges parts (fwd_merges_parts), also of 16-bit q, k, v:
-  // [CTA][Consumer][headers, then octets][thread][4].
+  // [CTA][Consumer][headers, then fragments][thread][4].
   float* sums;
   BlockScales block_scales;  // blocks variants only
   Order order;

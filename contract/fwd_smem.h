@@ -8,7 +8,7 @@
 namespace froghopper {
 
 constexpr int fwd_tile_bytes(FwdVariant v, int rows, int dim) {
-  return rows * atoms(dim, fwd_element_bytes(v)) * atom_row_bytes;
+  return rows * panels(dim, fwd_element_bytes(v)) * panel_row_bytes;
 }
 // Work items and barriers after the tiles, rounded up to the tiles' alignment. The kernel asserts that sizeof(Smem) is
 // fwd_smem_bytes().
@@ -22,7 +22,7 @@ constexpr int fwd_stages_bytes(FwdVariant v) {
 // A tile as it is in memory, which waits to be transposed (V) or dequantised (K and V alternate).
 constexpr int fwd_stored_bytes(FwdVariant v) {
   const int dim = fwd_dequantises_on_load(v) && v.dims.qk > v.dims.v ? v.dims.qk : v.dims.v;
-  return v.tiles.kv * atoms(dim, size_of(v.kv.dtype)) * atom_row_bytes;
+  return v.tiles.kv * panels(dim, size_of(v.kv.dtype)) * panel_row_bytes;
 }
 // Tiles whose rows' scales are on their way: a tile of 64 keys takes about as long as a load from memory. Above head
 // dim 256 a tile takes longer, and there is no room for more.

@@ -77,8 +77,8 @@ struct MaskRule {
     return {begin - tiles.begin, end - begin, tiles.end - end};
   }
 
-  // The kv tiles that rows [first, last] attend to any key of. If they attend to none: one tile above all keys,
-  // which TMA fills with zeros and the mask removes.
+  // The kv tiles that rows [first, last] attend to any key of. If they attend to none: the one tile above all keys
+  // (TileSequence), which TMA fills with zeros and the mask removes.
   constexpr TileSequence<Int> tiles(Int first, Int last, Int tile_kv) const {
     const Int from = begin(first) / tile_kv, to = (end(last) + tile_kv - 1) / tile_kv;
     const Int after = ((keys > 1 ? keys : 1) + tile_kv - 1) / tile_kv;

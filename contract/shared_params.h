@@ -24,7 +24,8 @@ struct RowScalars {
   long long batch, head, row;  // elements from one to the next
 };
 
-// fp32 values of sequences and heads: what the elements of an 8-bit tensor are multiplied by, or the slopes of alibi.
+// fp32 values of sequences and heads: what the elements of an 8-bit tensor are multiplied by (q_descale, k_descale and
+// v_descale in FlashAttention-3), or the slopes of alibi.
 // batch, head, block: floats from one to the next.
 struct ScaleValues {
   const float* data;
@@ -54,8 +55,8 @@ struct MaskParams {
 // The TMA map of a ragged tensor has a dimension of map_rows rows, in which the end of every sequence is moved to the
 // end of the dimension: device/attn/tma_rows.cuh has the address. Rows and batches are counted in granules, the largest
 // number of bytes that divides both strides. All granules of a tensor are counted in an int: ragged_shape()
-// (src/runtime/tensor_map.cpp) refuses tensors that have more, also in page rows, which are read without a map but for
-// which the host makes one too.
+// (src/runtime/tensor_map.cpp) refuses tensors that have more, also with page_rows, which are read without a map but
+// for which the host makes one too.
 struct MapGranules {
   int batch;  // granules from one batch to the next; not packed only
   int row;    // granules from one row to the next
@@ -75,8 +76,10 @@ struct RaggedParams {
 
 // Who takes which work item: Tickets in device/attn/tickets.cuh.
 struct QueueParams {
-  unsigned long long* counter;  // tickets fetched so far; null: no CTA has a second item
-  unsigned int tag;             // nonzero, another one for every launch
+  // Tickets fetched so far. Forward kernels: null where no CTA has a second item. Backward kernels always have one:
+  // they fetch a ticket after every item, without asking Tickets::in_use().
+  unsigned long long* counter;
+  unsigned int tag;  // nonzero, another one for every launch
 };
 
 }  // namespace froghopper

@@ -8,7 +8,8 @@
 // Split. Where there are few tiles, each one's kv tiles are cut into parts, and a part is a work item. What a part
 // makes of a row, its sums as they are and the row max they count from, goes to the workspace, and the kernel
 // `combine` sums the parts in the order of their numbers: the same bits, whoever was first. How many parts a tile has
-// follows from its own keys, so tiles with one part go straight to O and lse.
+// follows from its own keys, so tiles with one part go straight to O and lse. (In FlashAttention-3 a part is a split,
+// and SplitParams::most is num_splits.)
 //
 // Split evenly. Where lengths are on the device, a fixed number of keys in a part is a guess. So the kv tiles of all q
 // tiles are numbered, and every CTA has equally many of them, as in Stream-K (Osama et al. 2023). Heads (with
@@ -49,7 +50,7 @@ struct alignas(16) SharedQTile {
 
 // Even splits only.
 struct EvenParams {
-  int classes;         // of heads
+  int classes;         // of heads; not the weight classes of sequences (contract/order.h)
   int heads_of_class;  // which each of its CTAs takes one after the other
   int sequences;
   int ctas_of_class;

@@ -6,7 +6,7 @@
 //   contract/mask.h                      MaskRule::tiles() gives one range
 //   contract/split.h                     parts are ranges, cut at equal distances
 //   device/fwd/schedule.cuh              EvenSchedule cuts a range in two or three
-//   device/fwd/rows.cuh                  MTile: first_tile() and max_offset(); lowest_upper_boundary_tile() and
+//   device/fwd/rows.cuh                  MTile: first_tile() and headroom(); lowest_upper_boundary_tile() and
 //                                        lowest_interior_tile() tell boundary tiles from interior ones by one number
 //   device/fwd/consumer.cuh              take_item() shuffles begin and end; without a mask only first_kv_iteration()
 //                                        masks, so only the tile visited first may go beyond the keys
@@ -14,7 +14,7 @@
 //   device/fwd/kv_loop_of_parts.cuh      the tile visited before a tile is kv_tile + 1
 //   device/fwd/promotion.cuh             a promotion is due by the tile's number
 //   device/fwd/scales.cuh                the tile after the last one is read ahead; it may be -1
-//   device/fwd/kv_source.cuh             the block table is read ahead for the rows below
+//   device/fwd/kv_source.cuh             the block table is read ahead for the keys before
 //   device/fwd/part_epilogue.cuh         the number of a part follows from its last tile
 //   device/fwd/batch_invariant.cuh       an item has one part if the numbers of its first and last tile are of one
 //   device/fwd/combine.cuh               how many parts a row has follows from the number of its tiles
@@ -30,6 +30,12 @@ struct Range {
 // The tiles of [begin, end), visited in descending key order: first() is the tile with the highest keys, last() the one
 // with the lowest. Where a mask has an upper bound, its boundary tiles are visited first, and every row has attended to
 // a key before the guarded softmax begins.
+// There are three ways to have no keys:
+//   none()          begin == end    no item is left: the end marker of the forward kernel (WorkItem::is_end)
+//   without_keys()  {1, 0}          a part of split-KV in which the q tile attends to no key: count() is negative, so
+//                                   that it differs from the end marker. It is never published (WorkItem::has_no_keys)
+//   {n, n + 1}      n above all     a q tile that attends to no key at all. It visits one tile, whose keys are all
+//                   keys            masked, so that its rows of O and lse are written (MaskRule::tiles)
 template <class Int>
 struct TileSequence {
   Int begin, end;
@@ -40,7 +46,6 @@ struct TileSequence {
   constexpr bool is_last(Int tile) const { return tile == begin; }
 
   constexpr bool none() const { return begin == end; }
-  // Of a part of split-KV that has no keys: count() is negative, so that it differs from none().
   static constexpr TileSequence without_keys() { return {1, 0}; }
 
   constexpr bool not_past_last(Int tile) const { return tile >= begin; }  // of a tile that next() has given
@@ -64,9 +69,9 @@ struct TileSequence {
   };
   constexpr InOrder in_order() const { return {first(), last()}; }
 
-  // Those from a tile on, and those before it.
-  constexpr TileSequence from(Int tile) const { return {begin, tile + 1}; }
-  constexpr TileSequence before(Int tile) const { return {tile + 1, end}; }
+  // In the order of the visit: a tile and those after it; those before it.
+  constexpr TileSequence visited_from(Int tile) const { return {begin, tile + 1}; }
+  constexpr TileSequence visited_before(Int tile) const { return {tile + 1, end}; }
 };
 
 }  // namespace froghopper

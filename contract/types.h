@@ -62,7 +62,9 @@ constexpr const char* name_of(Mask m) {  // "": a kernel without a mask does not
 enum class KvLayout : unsigned char {
   contiguous,  // the rows of a sequence lie one after the other
   pages,       // in pages of a pool, of which 8 rows or more follow each other, so that TMA loads them by boxes
-  page_rows    // in pages of which fewer rows follow each other, down to single rows, so that each row is copied
+  // In pages of which fewer rows follow each other, down to single rows, so that a warp copies row by row with cp.async
+  // (PagedKVNonTMA in FlashAttention-3).
+  page_rows
 };
 
 constexpr KvLayout kv_layouts[] = {KvLayout::contiguous, KvLayout::pages, KvLayout::page_rows};
@@ -123,15 +125,15 @@ constexpr bool in_scale_block(int keys) {
 }
 
 constexpr int warpgroup = 128;              // threads that execute one wgmma together
-constexpr int m_tile_rows = 64;             // query rows of one warpgroup's wgmma
+constexpr int m_tile_rows = 64;             // M of wgmma: query rows in the forward pass, keys in the backward pass
 constexpr int smem_bytes_per_cta = 232448;  // 227 KiB, what sm_90 gives one CTA
 constexpr int smem_bytes_of_half = 115712;  // and each of two: half of its 228 KiB, less 1 KiB that each CTA costs
 constexpr int smem_bytes_of_one_cta_an_sm = smem_bytes_of_half + 128;  // so that no second CTA finds room
 
-// Tiles in shared memory are made of swizzle atoms, whose rows are rows of the 128-byte swizzle. 96 columns of a 2-byte
-// type take two.
-constexpr int atom_row_bytes = 128;
-constexpr int atom_columns = atom_row_bytes / 2;
-constexpr int atoms(int dim, int bytes = 2) { return (dim * bytes + atom_row_bytes - 1) / atom_row_bytes; }
+// A tile in shared memory is made of panels: all rows of the tile, and of its columns 128 bytes, a row of the 128-byte
+// swizzle (device/tile/shared_tile.cuh). 96 columns of a 2-byte type take two.
+constexpr int panel_row_bytes = 128;
+constexpr int panel_columns = panel_row_bytes / 2;  // of a 2-byte type
+constexpr int panels(int dim, int bytes = 2) { return (dim * bytes + panel_row_bytes - 1) / panel_row_bytes; }
 
 }  // namespace froghopper

@@ -50,8 +50,8 @@ TEST(TileSequence, VisitsEachTileOnceFromTheLastToTheFirst) {
         EXPECT_EQ(tiles.not_past_last(tiles.next(tile)), left > 0);
         EXPECT_EQ(tiles.next_or_last(tile), left > 0 ? visited[at + 1] : tile);
         EXPECT_EQ(tiles.with_left(left), tile);
-        EXPECT_EQ(tiles.from(tile).count(), left + 1);
-        EXPECT_EQ(tiles.before(tile).count(), at);
+        EXPECT_EQ(tiles.visited_from(tile).count(), left + 1);
+        EXPECT_EQ(tiles.visited_before(tile).count(), at);
       }
       EXPECT_EQ(tiles.with_left(count), tiles.first()) << "fewer are left after every tile";
     }

@@ -3,8 +3,9 @@
 // In both, K and V of every kv tile have scales of their own.
 //
 // e4m3 reaches 448, and rounds to 2^-4 of a value down to 2^-6, below that to 2^-10. So a row's largest weight is kept
-// between 16 and 448: a row starts at 16, so that few tiles pass 448. A tile whose weights would pass 448 moves the row
-// max so that its largest weight becomes 64, not 16: the row is unlikely to grow by as much again, and the larger its
+// between 16 and 448: a row starts at 16, so that few tiles pass 448. (FlashAttention-3, which finds the maximum of
+// every tile, has 256: its Max_offset lowers the row max by 8.) A tile whose weights would pass 448 moves the row max
+// so that its largest weight becomes 64, not 16: the row is unlikely to grow by as much again, and the larger its
 // weights are, the fewer of the small ones are lost.
 // V's scale goes into the weights: w = 2^(s - row_max + log2_v_scale) with log2_v_scale = log2(16 x scale of V of this
 // tile / scale of O). The scale of O is that of V of the item's first tile; O is multiplied by it in the end. The sum
@@ -31,10 +32,10 @@ __device__ __forceinline__ float of_all_rows(float scale) {
   return __shfl_sync(~0u, scale, 0);  // into a uniform register, which an FFMA reads together with two others
 }
 __device__ __forceinline__ RowPair of_all_rows(RowPair scale) { return scale; }
-// Not 0, however small both are: a masked score, -inf, stays -inf.
-__device__ __forceinline__ float times(float scale, float by) { return __fmaf_rn(scale, by, tile::least); }
-__device__ __forceinline__ RowPair times(RowPair scale, float by) {
-  return {times(scale.top, by), times(scale.bottom, by)};
+// Not 0, however small both are, since 2^-149 is added: a masked score, -inf, stays -inf.
+__device__ __forceinline__ float positive_product(float scale, float by) { return __fmaf_rn(scale, by, tile::least); }
+__device__ __forceinline__ RowPair positive_product(RowPair scale, float by) {
+  return {positive_product(scale.top, by), positive_product(scale.bottom, by)};
 }
 
 // Fp8Weights: weights become e4m3. Scale: float, or RowPair where rows have scales of their own.
@@ -46,8 +47,8 @@ struct ScaledSoftmax {
   // relation to the maximum than at the beginning.
   static constexpr float moved_log2_v_scale = Fp8Weights ? 6.f : first_log2_v_scale,
                          moved_weight = Fp8Weights ? 64.f : first_weight;
-  static constexpr float max_offset_again = first_log2_v_scale - moved_log2_v_scale;
-  static constexpr float max_offset = OnlineSoftmax::max_offset;
+  static constexpr float headroom_again = first_log2_v_scale - moved_log2_v_scale;
+  static constexpr float headroom = OnlineSoftmax::headroom;
   static constexpr int few_keys = OnlineSoftmax::few_keys;
   static constexpr float rescale_limit = OnlineSoftmax::rescale_limit;
   // A row max beyond this is subtracted after the scores are scaled and rounded: in s scale + (log2_v_scale - row_max)
@@ -68,7 +69,7 @@ struct ScaledSoftmax {
   __device__ ScaledSoftmax(Scale scale_q, TileScales first) : scale_q(scale_q) { set_scales(first); }
 
   __device__ __forceinline__ void set_scales(TileScales tile) {
-    scale = of_all_rows(times(scale_q, tile.k));
+    scale = of_all_rows(positive_product(scale_q, tile.k));
     log2_v_scale = tile.log2_v_scale - grown;
     inverse_v_scale = ptx::ex2_approx(-log2_v_scale);
   }
@@ -202,10 +203,11 @@ struct ScaledSoftmax {
     return {of_row(then.x, row_max.top), of_row(then.y, row_max.bottom)};
   }
 
-  // What is here of rows whose keys are cut into parts, and what their O is multiplied by.
+  // What is here of rows whose keys are cut into parts; and what O is multiplied by for all that the weights had in
+  // addition: first_weight, and the scale of O, which has grown.
   __device__ PartOfRow part_top() const { return {row_max.top, sum.top}; }
   __device__ PartOfRow part_bottom() const { return {row_max.bottom, sum.bottom}; }
-  __device__ float of_values(float o_scale) const { return o_scale * ptx::ex2_approx(grown) / first_weight; }
+  __device__ float o_factor(float o_scale) const { return o_scale * ptx::ex2_approx(grown) / first_weight; }
 
   // Once O has been multiplied by that, this is its o_scale.
   __device__ float become_plain() {
@@ -213,7 +215,7 @@ struct ScaledSoftmax {
     return first_weight;
   }
   // The scores of all keys are larger by so much, in base 2, than those that were weighed.
-  __device__ void raise(RowPair by) { row_max = {row_max.top + by.top, row_max.bottom + by.bottom}; }
+  __device__ void shift_scores(RowPair by) { row_max = {row_max.top + by.top, row_max.bottom + by.bottom}; }
 
   // To memory and back, by a warp that needs the registers.
   __device__ void save(volatile float (&aside)[4]) const {
@@ -235,7 +237,7 @@ struct ScaledSoftmax {
   }
   __device__ bool is_moderate() const { return fmaxf(fabsf(row_max.top), fabsf(row_max.bottom)) <= large_magnitude; }
   __device__ Finish lowered(Finish row, float o_scale) const {
-    return {row.inverse * of_values(o_scale), row.lse, row.sink_weight};
+    return {row.inverse * o_factor(o_scale), row.lse, row.sink_weight};
   }
 };
 

@@ -7,11 +7,11 @@
 // weights and sums moderate.
 //
 // exact_step() is the exact online softmax (Milakov and Gimelshein 2018): it moves the row max to the maximum so far,
-// or by a given offset above that. guarded_step() is the guarded one: it keeps the row max, so that the search for the
-// maximum leaves the inner loop, and the row sum, needed anyway, tells when the row max must move. (FlashAttention-4
-// also rescales only when it has to, its conditional rescaling; but it computes the maximum of every tile.) Then the
-// tile's weights are divided by their largest; only if they left the range of fp32, exact_step() must have the tile's
-// scores again. docs/1-math.md shows that all of them give the same result for every input.
+// or by a given headroom above that. guarded_step() is the guarded one: it keeps the row max, so that the search for
+// the maximum leaves the inner loop, and the row sum, needed anyway, tells when the row max must move.
+// (FlashAttention-4 also rescales only when it has to, its conditional rescaling; but it computes the maximum of every
+// tile.) Then the tile's weights are divided by their largest; only if they left the range of fp32, exact_step() must
+// have the tile's scores again. docs/1-math.md shows that all of them give the same result for every input.
 #pragma once
 #include "contract/softcap.h"
 #include "contract/split.h"
@@ -111,10 +111,11 @@ struct OnlineSoftmax {
   static constexpr float guard = Cols > 128 ? Cols / 8 : 16;
   // By how much, in powers of two, exact_step() puts the row max above the maximum so far in rows that attended to
   // fewer than few_keys keys: their largest score is likely to be small, and the next tile would move the row max. The
-  // largest weight is 2^-3 then, and still exact.
-  static constexpr float max_offset = 3.f;
+  // largest weight is 2^-3 then, and still exact. (Not the Max_offset of FlashAttention-3, which lowers the row max for
+  // FP8 weights: what does that here is ScaledSoftmax::first_weight.)
+  static constexpr float headroom = 3.f;
   static constexpr int few_keys = 64;
-  static constexpr float max_offset_again = 0.f;  // of a row whose weights are lost
+  static constexpr float headroom_again = 0.f;  // of a row whose weights are lost
   // The largest partial sum for which a tile's weights are divided by their largest in place (GuardResult::rescaled);
   // above it S is computed again (GuardResult::recompute). Up to it the weights are finite, and so is the sum with what
   // was summed before, which is at most 2^32. Their exponents are below 128, so they were rounded by at most 2^-18, as
@@ -132,8 +133,8 @@ struct OnlineSoftmax {
   // Of 2^(scale_log2 s - row_max), over this thread's columns only until complete(). Negated in large rows: is_large().
   RowPair sum = {0.f, 0.f};
 
-  // Exact: where the maximum of the tile plus `above` exceeds the row max, that becomes the row max. Returns the
-  // factor for what was accumulated before. observe() gets the largest scores of the tile.
+  // Exact: where the maximum of the tile plus `above`, the headroom, exceeds the row max, that becomes the row max.
+  // Returns the factor for what was accumulated before. observe() gets the largest scores of the tile.
   template <int Cols, class Observer = NoObserver>
   __device__ RowPair exact_step(tile::Accum<Cols>& s, RowPair above = {0.f, 0.f}, Observer observe = {}) {
     const RowPair most = quad_most(s, {-tile::inf, -tile::inf});

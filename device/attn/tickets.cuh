@@ -15,6 +15,7 @@ struct Tickets {
   QueueParams queue;
 
   // Whether tickets are fetched. Else there are as many CTAs as items, and each has the one of its own number.
+  // Forward kernels ask; backward kernels always fetch (QueueParams).
   __device__ bool in_use() const { return queue.counter != nullptr; }
   __device__ unsigned long long fetch() const { return atomicAdd(queue.counter, 1ull); }
   __device__ int read(unsigned long long fetched) const {

@@ -5,7 +5,8 @@
 
 namespace froghopper::attn {
 
-// Two conventions, so that the Consumers have no divisions in their loop:
+// Two conventions, by which softmax reads them (Consumer::begin_softmax, device/fwd/consumer.cuh), so that the
+// Consumers have no divisions in their loop:
 //   ScaledSoftmax   An Fp8Loader or a StoredLoader computes them by of(). k is the scale of the tile's keys, and
 //                   log2_v_scale = log2(first_weight x scale of the tile's V / scale of O).
 //   TileSoftmax     The dequantise kernel has prepared them (BlockScales, contract/shared_params.h). k is all that the

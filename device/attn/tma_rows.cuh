@@ -39,7 +39,7 @@ struct TmaRows {
   // The tile, from a row and a column of the sequence on.
   template <class Tile>
   __device__ void load(Tile& tile, const TmaMap& map, ptx::u64* full, int row, int col = 0) const {
-    for (int i = 0; i < Tile::atoms; ++i) load_atom(tile, i, map, full, row, col + i * Tile::atom_columns);
+    for (int i = 0; i < Tile::panels; ++i) load_panel(tile, i, map, full, row, col + i * Tile::panel_columns);
   }
 
   // As many rows as a box of the map has, from a shared address to a row and a column on; what is beyond the
@@ -51,16 +51,16 @@ struct TmaRows {
       ptx::tma_store_4d(from, &map, col, row, head, batch);
   }
 
-  // Only swizzle atom i of it.
+  // Only panel i of it.
   template <class Tile>
-  __device__ void load_atom(Tile& tile, int i, const TmaMap& map, ptx::u64* full, int row, int col) const {
-    // The host makes boxes of the contract's swizzle atoms.
-    static_assert(Tile::atom_row_bytes == atom_row_bytes);
+  __device__ void load_panel(Tile& tile, int i, const TmaMap& map, ptx::u64* full, int row, int col) const {
+    // The host makes boxes of the contract's panels.
+    static_assert(Tile::panel_row_bytes == panel_row_bytes);
     if constexpr (Ragged)
-      ptx::tma_load_5d(tile.atom(i), &map, full, col, map_rows - length + row, head, first + length * row_granules,
+      ptx::tma_load_5d(tile.panel(i), &map, full, col, map_rows - length + row, head, first + length * row_granules,
                        map_rows);
     else
-      ptx::tma_load_4d(tile.atom(i), &map, full, col, row, head, batch);
+      ptx::tma_load_4d(tile.panel(i), &map, full, col, row, head, batch);
   }
 };
 

@@ -26,8 +26,8 @@
 //             rows_falling  likewise, from last to first
 //           The latter two where query heads share keys under a causal mask, or where adds to grad_q have an order.
 //           An iteration whose rows do not all attend to all keys of the M tile carries a mask; so does the first one
-//           of an item, which has no other form. Where they attend to none, its Consumer gives zeros for dS and
-//           computes nothing.
+//           of an item, which has no other form. Where they attend to none, a Consumer may give zeros for dS and
+//           compute nothing: Consumer::may_be_fully_masked says in which variants it does.
 // Overlap   grad_q is one iteration late: an iteration multiplies the dS of the iteration before, which both Consumers
 //           finished long ago, so that neither waits for the other. dP runs under the weights, grad_v under dS, grad_q
 //           and grad_k under the exchange, grad_k under the adding of grad_q. The loads of the next item's Q and grad_o
@@ -47,7 +47,8 @@
 //                           variant has (QLoader, GradOLoader, ProxyFencer, or if deterministic QLoader,
 //                           DqOrderWaiter, DqOrderSignaller) and, when its item is over, Consumer warp
 //           fetch_next       one arrival an item, by the QLoader near its end; the Dispatcher waits for it before it
-//                           fetches the next ticket. As in device/fwd/forward.cuh.
+//                           fetches the next ticket. As in device/fwd/forward.cuh, but after every item, also a short
+//                           one.
 //           k_ring, v_ring  full: one arrival of the loader, and the bytes that it announces, as in q_ring and
 //                           grad_o_ring; empty: one arrival per Consumer warp, after its last grad_q. Of two stages the
 //                           other one's K and V are loaded while this item is computed.
@@ -113,9 +114,9 @@ struct Backward {
   using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk>;
   using VTile = tile::SharedTile<V.tiles.kv, V.dims.v>;
   using DsTile = tile::SharedTile<V.tiles.q, V.tiles.kv>;  // dS, not transposed
-  using Scores = tile::Accum<V.tiles.q>;          // S^T of 64 keys and a q tile, then P^T, dS^T in place; dP^T
-  using OperandTile = tile::OperandA<V.tiles.q>;  // P^T or dS^T rounded to T
-  using GradK = tile::Accum<V.dims.qk>;           // of 64 keys
+  using Scores = tile::Accum<V.tiles.q>;      // S^T of 64 keys and a q tile, then the weights, dS^T in place; dP^T
+  using Operand = tile::OperandA<V.tiles.q>;  // P^T or dS^T rounded to T
+  using GradK = tile::Accum<V.dims.qk>;       // of 64 keys
   using GradV = tile::Accum<V.dims.v>;
   using Policy = PolicyOf<V>;
   static constexpr bool has_proxy_fencer = Policy::has_proxy_fencer, sleeps = Policy::sleeps;
@@ -126,7 +127,7 @@ struct Backward {
   static constexpr bool float4_interleaved = bwd_rows_float4_interleaved(V);
   using LseValues = Pick<Policy::lse_is_late, RowValues<float4_interleaved>, EarlyRowValues<float4_interleaved>>;
   using DeltaValues = Pick<Policy::delta_is_late, RowValues<float4_interleaved>, EarlyRowValues<float4_interleaved>>;
-  static constexpr bool transposed = dq_transposed(V.tiles.q, V.dims.qk);
+  static constexpr bool dq_is_transposed = dq_transposed(V.tiles.q, V.dims.qk);
 
   using ItemRing = tile::Ring<2>;
   using ItemStage = tile::Cursor<2, sleeps>;
@@ -187,7 +188,7 @@ struct Backward {
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {
       init_rings<Backward>(smem, consumer_warps);
-      smem.ds_ring.init(consumer_warps, has_proxy_fencer ? 1 : consumer_warps + (V.deterministic ? 1 : 0));
+      smem.ds_ring.init(has_proxy_fencer ? 1 : consumer_warps + (V.deterministic ? 1 : 0), consumer_warps);
       for (ptx::u64& stored : smem.ds_stored) ptx::mbarrier_init(&stored, consumer_warps);
       ptx::fence_mbarrier_init();
     }

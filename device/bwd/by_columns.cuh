@@ -9,8 +9,7 @@
 //           on neither CTA needs the other: each has the gradients of its columns.
 // Roles     Dispatcher, QLoader, GradOLoader, DqOrderWaiter, DqOrderSignaller, GradVConsumer and GradKConsumer as in
 //           by_keys.cuh. GradVConsumer has S^T, the weights, grad_v; GradKConsumer has dP^T, dS, grad_k. Of grad_q,
-//           whose columns are 3 or 4 swizzle atoms in a CTA, each adds half, in two steps: first a swizzle atom, then
-//           what is left.
+//           whose columns are 3 or 4 panels in a CTA, each adds half, in two steps: first a panel, then what is left.
 //           Registers of a thread: 24 in warpgroup 0, 240 of a consumer.
 // Order     as backward.cuh
 // Overlap   GradVConsumer runs ahead, and grad_q is multiplied one iteration late, as in by_keys.cuh. While a consumer
@@ -107,7 +106,7 @@ struct ByColumns : TwoCtas<V> {
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {
       init_rings<ByColumns>(smem, 2 * warps);
-      smem.ds_ring.init(2 * warps, V.deterministic ? 2 : 1);
+      smem.ds_ring.init(V.deterministic ? 2 : 1, 2 * warps);
       ptx::mbarrier_init(&smem.s_full, 1);
       ptx::mbarrier_init(&smem.dp_full, 1);
       ptx::mbarrier_init(&smem.weights_full, warps);

@@ -15,7 +15,7 @@
 //           Both multiply 64 x 64 scores and 64 x dim gradients, so their work is equal; the weights go from one to
 //           the other through shared memory in fp32, in the order of the registers, so that dS is as exact as in
 //           backward.cuh.
-// Order     as backward.cuh
+// Order     as backward.cuh, but no consumer looks for iterations whose rows attend to none of its keys
 // Overlap   GradVConsumer runs ahead: it computes the weights of the next iteration while GradKConsumer computes dS of
 //           this one. Neither shares a product with the other, so one's products run under the other's arithmetic. Both
 //           multiply grad_q one iteration late, when dS of both CTAs is there without waiting.
@@ -75,19 +75,19 @@ struct ByKeys : TwoCtas<V> {
   using typename Base::GradORing, typename Base::GradOTile, typename Base::DsRing, typename Base::DsTile,
       typename Base::ItemRing, typename Base::KTile, typename Base::KvRing, typename Base::QRing,
       typename Base::QTile, typename Base::Scores, typename Base::VTile;
-  using PeerKTile = tile::SharedTile<keys, bwd_consumers * atom_columns>;  // a swizzle atom for each share of grad_q
+  using PeerKTile = tile::SharedTile<keys, bwd_consumers * panel_columns>;  // a panel for each share of grad_q
   // Head dim 256 takes every register there is: a thread has 128 of a gradient, 64 of scores and dP, 32 of grad_q.
   static constexpr int producer_registers = V.dims.qk == 256 ? 24 : 40;
   static constexpr int consumer_registers = V.dims.qk == 256 ? 240 : 232;
 
-  // Which columns of grad_q each consumer adds. At head dim 256 each consumer of each CTA has a swizzle atom; at 192
+  // Which columns of grad_q each consumer adds. At head dim 256 each consumer of each CTA has a panel; at 192
   // each GradVConsumer has one, and each GradKConsumer has half of the third.
-  static constexpr bool whole_atoms = V.dims.qk == 256;
-  static constexpr DqColumns dq_columns_of_grad_v_consumer = {0, atom_columns,
-                                                              whole_atoms ? 2 * atom_columns : atom_columns};
-  static constexpr DqColumns dq_columns_of_grad_k_consumer =
-      whole_atoms ? DqColumns{atom_columns, atom_columns, 2 * atom_columns}
-                  : DqColumns{2 * atom_columns, atom_columns / 2, atom_columns / 2};
+  static constexpr bool whole_panels = V.dims.qk == 256;
+  static constexpr DqShare dq_share_of_grad_v_consumer = {0, panel_columns,
+                                                          whole_panels ? 2 * panel_columns : panel_columns};
+  static constexpr DqShare dq_share_of_grad_k_consumer =
+      whole_panels ? DqShare{panel_columns, panel_columns, 2 * panel_columns}
+                   : DqShare{2 * panel_columns, panel_columns / 2, panel_columns / 2};
 
   // dS of an iteration. Before, the weights lie there on their way from GradVConsumer to GradKConsumer.
   union Ds {
@@ -143,9 +143,9 @@ struct ByKeys : TwoCtas<V> {
   static __device__ void load_peer_k(PeerKTile& to, const Rows& rows, const TmaMap& map, ptx::u64* full,
                                      const WorkItem& item) {
     const int row = first_key(item, peer());
-    rows.load_atom(to, 0, map, full, row, first_column<dq_columns_of_grad_v_consumer>());
-    rows.load_atom(to, 1, map, full, row,
-                   first_column<dq_columns_of_grad_k_consumer>() / atom_columns * atom_columns);
+    rows.load_panel(to, 0, map, full, row, first_column<dq_share_of_grad_v_consumer>());
+    rows.load_panel(to, 1, map, full, row,
+                    first_column<dq_share_of_grad_k_consumer>() / panel_columns * panel_columns);
   }
 
   // ---- Before the roles diverge ----
@@ -153,7 +153,7 @@ struct ByKeys : TwoCtas<V> {
   static __device__ void init_barriers(Smem& smem) {
     if (threadIdx.x == 0) {
       init_rings<ByKeys>(smem, 2 * warps);
-      smem.ds_ring.init(2 * warps + 1, V.deterministic ? 2 : 1);
+      smem.ds_ring.init(V.deterministic ? 2 : 1, 2 * warps + 1);
       for (ptx::u64& full : smem.weights_full) ptx::mbarrier_init(&full, warps);
       for (ptx::u64& room : smem.peer_empty) ptx::mbarrier_init(&room, warps);
       ptx::mbarrier_init(&smem.number_full, 1);

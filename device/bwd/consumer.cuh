@@ -33,12 +33,13 @@ struct Consumer {
   using VTile = typename Kernel::VTile;
   using DsTile = typename Kernel::DsTile;
   using Scores = typename Kernel::Scores;
-  using OperandTile = typename Kernel::OperandTile;
+  using Operand = typename Kernel::Operand;
   using GradK = typename Kernel::GradK;
   using GradV = typename Kernel::GradV;
-  using DqPiece = tile::Accum<atom_columns>;  // of grad_q, this Consumer's
+  using DqPiece = tile::Accum<panel_columns>;  // of grad_q, this Consumer's
   static constexpr bool waits_q_early = Policy::waits_q_early, has_proxy_fencer = Policy::has_proxy_fencer,
-                        recomputes_descriptors = Policy::recomputes_descriptors, transposed = Kernel::transposed;
+                        recomputes_descriptors = Policy::recomputes_descriptors,
+                        dq_is_transposed = Kernel::dq_is_transposed;
 
   // Whether an iteration may have no score of this M tile. A kv tile's q tiles are those of which a row attends to a
   // key of the tile. Under a mask the first of them may attend to no key of M tile 1, and under a window the last of
@@ -55,9 +56,9 @@ struct Consumer {
   ptx::u32 q_loops = 0;       // deterministic only: items with iterations so far
   int left = 0;               // iterations of this item, with this one; waits_q_early only
   typename Kernel::QStage q;  // of Q and of grad_o
-  // This Consumer's piece of grad_q: 64 of the columns; or, where a q tile has 128 rows, 64 of the rows. The pieces
-  // of a tile lie one after the other as columns do, so a DqColumns names piece `m_tile_index` in either case.
-  DqSum<V, DqColumns{m_tile_index * atom_columns, atom_columns}> dq_sum{params};
+  // This Consumer's share of a tile of grad_q is one piece: 64 of the columns; or, where a q tile has 128 rows, 64 of
+  // the rows.
+  DqSum<V, DqShare{m_tile_index * panel_columns, panel_columns}> dq_sum{params};
   // This thread's, in the first stage of dS and in a piece of grad_q.
   ptx::u32 ds_address = ptx::opaque(tile::transposed_address(smem.ds[0], 0, (m_tile_index * m_tile_rows)));
   ptx::u32 dq_offset = ptx::opaque(dq_sum.offset());
@@ -127,7 +128,7 @@ struct Consumer {
   template <bool First>
   __device__ __forceinline__ void fully_masked_q_iteration() {
     DqPiece dq;
-    OperandTile ds;
+    Operand ds;
     ds.clear();
     smem.ds_ring.wait_room(iteration);
     store_ds(ds);
@@ -149,7 +150,7 @@ struct Consumer {
   template <bool Masked, bool First>
   __device__ __forceinline__ void q_iteration(bool large, Scores& s, Scores& dp, GradK& dk, GradV& dv) {
     DqPiece dq;
-    OperandTile p, ds;
+    Operand p, ds;
     const int stage = q.stage;
 
     if constexpr (!waits_q_early) q.wait(smem.q_ring);
@@ -210,7 +211,7 @@ struct Consumer {
   __device__ __forceinline__ KeyMask<V> key_mask() const { return KeyMask<V>(params, item().lengths); }
   __device__ __forceinline__ int key() const { return first_key() + tile::thread_row(); }  // of the top values
 
-  __device__ __forceinline__ void store_ds(const OperandTile& ds) {
+  __device__ __forceinline__ void store_ds(const Operand& ds) {
     const int stage = smem.ds_ring.stage(iteration);
     if constexpr (recomputes_descriptors)
       tile::store_transposed_at<DsTile>(ds_address + stage * DsTile::bytes, ds);
@@ -234,8 +235,8 @@ struct Consumer {
   __device__ __forceinline__ void multiply_dq(DqPiece& dq, ptx::u32 of) {
     DsTile& ds = smem.ds[smem.ds_ring.stage(of)];
     smem.ds_ring.wait(of);
-    if constexpr (transposed)
-      tile::mma_atbt<T>(dq, k(), m_tile_index * atom_columns, ds, 0);
+    if constexpr (dq_is_transposed)
+      tile::mma_atbt<T>(dq, k(), m_tile_index * panel_columns, ds, 0);
     else
       tile::mma_ab<T>(dq, ds, m_tile_index * m_tile_rows, k(), 0);
   }
@@ -243,7 +244,7 @@ struct Consumer {
   // Of the iteration before.
   __device__ __forceinline__ void add_dq(const DqPiece& dq) {
     // At head dim 96 this warp may have none.
-    if (!transposed || m_tile_index * m_tile_rows + threadIdx.x / 32 % 4 * 16 < V.dims.qk)
+    if (!dq_is_transposed || m_tile_index * m_tile_rows + threadIdx.x / 32 % 4 * 16 < V.dims.qk)
       dq_sum.add(dq, recomputes_descriptors ? dq_offset : dq_sum.offset());
   }
 

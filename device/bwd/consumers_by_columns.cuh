@@ -30,11 +30,11 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
 
-  // Columns of grad_q: a swizzle atom, and half of what the swizzle atoms of both leave.
-  static constexpr int all = Kernel::columns.qk, rest = all / 2 - atom_columns;
-  static constexpr DqColumns atom = {consumer * atom_columns, atom_columns, all};
-  static constexpr DqColumns others = {2 * atom_columns + consumer * rest, rest, all};
-  DqSum<V, atom> dq_sum{params};
+  // Shares of grad_q: a panel, and half of what the panels of both leave.
+  static constexpr int all = Kernel::columns.qk, rest = all / 2 - panel_columns;
+  static constexpr DqShare panel = {consumer * panel_columns, panel_columns, all};
+  static constexpr DqShare others = {2 * panel_columns + consumer * rest, rest, all};
+  DqSum<V, panel> dq_sum{params};
 
   __device__ ptx::u32 parity() const { return iteration & 1; }
 
@@ -45,7 +45,7 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
     const ptx::u32 to = ptx::smem_addr_at(&theirs.x[0][thread], Kernel::peer()),
                    bar = ptx::smem_addr_at(full, Kernel::peer());
 #pragma unroll
-    for (int i = 0; i < theirs.octets; ++i)
+    for (int i = 0; i < theirs.fragments; ++i)
       ptx::st_async_v4_f32(to + i * sizeof theirs.x[0], bar, half.x[4 * i], half.x[4 * i + 1], half.x[4 * i + 2],
                            half.x[4 * i + 3]);
     if (thread == 0) ptx::mbarrier_arrive_expect_tx(full, sizeof theirs);
@@ -54,25 +54,25 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
   }
 
   // dq = dS of the iteration before x K.
-  template <DqColumns Columns>
-  __device__ __forceinline__ void multiply_dq(tile::Accum<Columns.count>& dq) {
-    constexpr int col = Columns.first;
+  template <DqShare Share>
+  __device__ __forceinline__ void multiply_dq(tile::Accum<Share.count>& dq) {
+    constexpr int col = Share.first;
     tile::mma_ab<T>(dq, smem.ds[smem.ds_ring.stage(iteration - 1)], 0, smem.k[0], col);
   }
 
-  template <DqColumns Columns>
-  __device__ __forceinline__ void add_dq(const tile::Accum<Columns.count>& dq) {
-    const DqSum<V, Columns> sum{params, dq_sum.tile};
+  template <DqShare Share>
+  __device__ __forceinline__ void add_dq(const tile::Accum<Share.count>& dq) {
+    const DqSum<V, Share> sum{params, dq_sum.tile};
     sum.add(dq, sum.offset());
   }
 
   // The same after the last iteration, and added.
   __device__ __forceinline__ void last_dq() {
-    tile::Accum<atom.count> dq;
+    tile::Accum<panel.count> dq;
     smem.ds_ring.wait(iteration - 1);
-    multiply_dq<atom>(dq);
+    multiply_dq<panel>(dq);
     ptx::wgmma_wait<0>();
-    add_dq<atom>(dq);
+    add_dq<panel>(dq);
     add_others();
     this->announce_last();
   }
@@ -92,17 +92,17 @@ struct ConsumerByColumns : ConsumerOfTwoCtas<Kernel> {
 template <class Kernel>
 struct GradVConsumerByColumns : ConsumerByColumns<Kernel, 0> {
   using Base = ConsumerByColumns<Kernel, 0>;
-  using Base::V, Base::params, Base::smem, Base::iteration, Base::q, Base::dq_sum, Base::atom, Base::others;
+  using Base::V, Base::params, Base::smem, Base::iteration, Base::q, Base::dq_sum, Base::panel, Base::others;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
-  using OperandTile = typename Kernel::OperandTile;
+  using Operand = typename Kernel::Operand;
   using GradVSlice = typename Kernel::GradVSlice;
   static constexpr int slices = Kernel::slices;
 
   template <bool Masked, bool First>
   __device__ __forceinline__ void q_iteration(bool large, GradVSlice (&dv)[slices]) {
     Scores s;
-    OperandTile p;
+    Operand p;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
@@ -121,13 +121,13 @@ struct GradVConsumerByColumns : ConsumerByColumns<Kernel, 0> {
 #pragma unroll
     for (int i = 0; i < slices; ++i) tile::mma_ab_add<T>(dv[i], p, this->slice_of_grad_o(i));
     if constexpr (!First) {
-      tile::Accum<atom.count> dq;
+      tile::Accum<panel.count> dq;
       smem.ds_ring.wait(iteration - 1);
-      this->template multiply_dq<atom>(dq);
+      this->template multiply_dq<panel>(dq);
       ptx::wgmma_wait<1>();  // grad_v has read grad_o, grad_q is in flight
       this->release_grad_o();
       ptx::wgmma_wait<0>();
-      this->template add_dq<atom>(dq);
+      this->template add_dq<panel>(dq);
       this->add_others();
     } else {
       ptx::wgmma_wait<0>();
@@ -152,16 +152,16 @@ struct GradVConsumerByColumns : ConsumerByColumns<Kernel, 0> {
 template <class Kernel>
 struct GradKConsumerByColumns : ConsumerByColumns<Kernel, 1> {
   using Base = ConsumerByColumns<Kernel, 1>;
-  using Base::V, Base::params, Base::smem, Base::iteration, Base::q, Base::dq_sum, Base::atom, Base::others;
+  using Base::V, Base::params, Base::smem, Base::iteration, Base::q, Base::dq_sum, Base::panel, Base::others;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
-  using OperandTile = typename Kernel::OperandTile;
+  using Operand = typename Kernel::Operand;
   using GradK = typename Kernel::GradK;
 
   template <bool First>
   __device__ __forceinline__ void q_iteration(GradK& dk) {
     Scores dp, weights;
-    OperandTile ds;
+    Operand ds;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
@@ -177,13 +177,13 @@ struct GradKConsumerByColumns : ConsumerByColumns<Kernel, 1> {
     tile::store_transposed(smem.ds[smem.ds_ring.stage(iteration)], 0, 0, ds);
     release_peer();
     if constexpr (!First) {
-      tile::Accum<atom.count> dq;
+      tile::Accum<panel.count> dq;
       smem.ds_ring.wait(iteration - 1);
-      this->template multiply_dq<atom>(dq);
+      this->template multiply_dq<panel>(dq);
       tile::mma_ab_add<T>(dk, ds, smem.q[stage]);
       publish_ds();
       ptx::wgmma_wait<1>();  // grad_q is ready, grad_k in flight
-      this->template add_dq<atom>(dq);
+      this->template add_dq<panel>(dq);
       this->add_others();
     } else {
       tile::mma_ab_add<T>(dk, ds, smem.q[stage]);

@@ -21,31 +21,31 @@ namespace froghopper::bwd {
 
 // ---- What both consumers do ----
 
-// Columns: those of grad_q that this one adds; consumer: 0 or 1.
-template <class Kernel, DqColumns Columns, int consumer>
+// Share: what this one adds of grad_q; consumer: 0 or 1.
+template <class Kernel, DqShare Share, int consumer>
 struct ConsumerByKeys : ConsumerOfTwoCtas<Kernel> {
   using Base = ConsumerOfTwoCtas<Kernel>;
   using Base::V, Base::params, Base::smem, Base::iteration;
   using T = typename Kernel::T;
 
-  DqSum<V, Columns> dq_sum{params};
+  DqSum<V, Share> dq_sum{params};
 
   // dq = dS of the iteration before x K, for the keys of both CTAs.
-  __device__ __forceinline__ void multiply_dq(tile::Accum<Columns.count>& dq) {
+  __device__ __forceinline__ void multiply_dq(tile::Accum<Share.count>& dq) {
     const int stage = smem.ds_ring.stage(iteration - 1);
     smem.ds_ring.wait(iteration - 1);
     // The peer's dS has arrived, so the peer may overwrite what it was copied from.
     if (consumer == 0 && threadIdx.x % warpgroup == 0)
       ptx::mbarrier_arrive_at(&smem.ds_ring.empty[stage], Kernel::peer());
     typename Kernel::Ds& ds = smem.ds[stage];
-    const int col = first_column<Columns>();
+    const int col = first_column<Share>();
     tile::mma_ab<T>(dq, ds.mine, 0, smem.k[0], col);
-    tile::mma_ab_add<T>(dq, ds.peers, 0, smem.peer_k[0], consumer * atom_columns + col % atom_columns);
+    tile::mma_ab_add<T>(dq, ds.peers, 0, smem.peer_k[0], consumer * panel_columns + col % panel_columns);
   }
 
   // The same after the last iteration, and added.
   __device__ __forceinline__ void last_dq() {
-    tile::Accum<Columns.count> dq;
+    tile::Accum<Share.count> dq;
     multiply_dq(dq);
     ptx::wgmma_wait<0>();
     smem.ds_ring.release(iteration - 1);
@@ -57,19 +57,19 @@ struct ConsumerByKeys : ConsumerOfTwoCtas<Kernel> {
 // ---- GradVConsumer ----
 
 template <class Kernel>
-struct GradVConsumerByKeys : ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_v_consumer, 0> {
-  using Base = ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_v_consumer, 0>;
+struct GradVConsumerByKeys : ConsumerByKeys<Kernel, Kernel::dq_share_of_grad_v_consumer, 0> {
+  using Base = ConsumerByKeys<Kernel, Kernel::dq_share_of_grad_v_consumer, 0>;
   using Base::V, Base::params, Base::smem, Base::iteration, Base::q, Base::dq_sum;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
-  using OperandTile = typename Kernel::OperandTile;
+  using Operand = typename Kernel::Operand;
   using GradVSlice = typename Kernel::GradVSlice;
   static constexpr int slices = Kernel::slices;
 
   template <bool Masked, bool First>
   __device__ __forceinline__ void q_iteration(bool large, GradVSlice (&dv)[slices]) {
     Scores s;
-    OperandTile p;
+    Operand p;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
@@ -117,18 +117,18 @@ struct GradVConsumerByKeys : ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_v
 // ---- GradKConsumer ----
 
 template <class Kernel>
-struct GradKConsumerByKeys : ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_k_consumer, 1> {
-  using Base = ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_k_consumer, 1>;
+struct GradKConsumerByKeys : ConsumerByKeys<Kernel, Kernel::dq_share_of_grad_k_consumer, 1> {
+  using Base = ConsumerByKeys<Kernel, Kernel::dq_share_of_grad_k_consumer, 1>;
   using Base::V, Base::params, Base::smem, Base::iteration, Base::q, Base::dq_sum;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
-  using OperandTile = typename Kernel::OperandTile;
+  using Operand = typename Kernel::Operand;
   using GradK = typename Kernel::GradK;
 
   template <bool First>
   __device__ __forceinline__ void q_iteration(GradK& dk) {
     Scores dp, weights;
-    OperandTile ds;
+    Operand ds;
     const int stage = q.stage;
 
     q.wait(smem.q_ring);
@@ -169,7 +169,8 @@ struct GradKConsumerByKeys : ConsumerByKeys<Kernel, Kernel::dq_columns_of_grad_k
   }
 
   // There is room for the peer's dS: this warp's weights have arrived in registers, since what it has stored was
-  // computed from them.
+  // computed from them. That the peer's copy, which the async proxy writes, follows GradVConsumer's stores of these
+  // weights needs no proxy fence here: stores that another warp has read are performed.
   __device__ __forceinline__ void release_peer() {
     if (threadIdx.x % 32 == 0)
       ptx::mbarrier_arrive_at(&smem.peer_empty[smem.ds_ring.stage(iteration)], Kernel::peer());

@@ -10,14 +10,16 @@ namespace froghopper::bwd {
 
 // The Consumers to the DqOrderSignaller: the last adds of an item are issued. Only items with iterations count.
 struct ItemAddsIssued : private tile::Ring<2> {
-  __device__ void init(int consumer_warps) { Ring::init(/*arrivals_on_empty=*/1, consumer_warps); }
+  __device__ void init(int consumer_warps) {
+    Ring::init(/*arrivals_on_full=*/consumer_warps, /*arrivals_on_empty=*/1);
+  }
   __device__ void announce(ptx::u32 item) { arrive_full(item); }  // one thread of each warp
   __device__ void wait(ptx::u32 item) { Ring::wait(item); }
 };
 
 // The DqOrderSignaller to the DqOrderWaiter: it has seen that the adds of an iteration are issued.
 struct AddsSeen : private tile::Ring<2> {
-  __device__ void init() { Ring::init(/*arrivals_on_empty=*/1); }
+  __device__ void init() { Ring::init(/*arrivals_on_full=*/1, /*arrivals_on_empty=*/1); }
   __device__ void announce(ptx::u32 iteration) { arrive_empty(iteration); }
   // Those of the iteration two before this one; there is none before the first two.
   __device__ void wait_two_before(ptx::u32 iteration) { wait_room(iteration); }

@@ -15,16 +15,16 @@
 
 namespace froghopper::bwd {
 
-// [octet][thread][4]
-constexpr int dq_octet_stride = 4 * warpgroup;
+// [fragment][thread][4]
+constexpr int dq_fragment_stride = 4 * warpgroup;
 
 // With 64 rows and head dims up to 128 grad_q of a q tile is computed transposed, dQ^T = K^T dS^T, so that the 64 rows
 // of a wgmma are 64 columns of it, and each of the two consumers has a piece. A thread's 4 floats are, of rows r and
 // columns c,
 //   transposed       (r, c), (r + 1, c), (r, c + 8), (r + 1, c + 8)
-//                    r = octet x 8 + lane % 4 x 2, c = warp x 16 + lane / 4
+//                    r = fragment x 8 + lane % 4 x 2, c = warp x 16 + lane / 4
 //   not transposed   (r, c), (r, c + 1), (r + 8, c), (r + 8, c + 1)
-//                    r = warp x 16 + lane / 4, c = octet x 8 + lane % 4 x 2
+//                    r = warp x 16 + lane / 4, c = fragment x 8 + lane % 4 x 2
 constexpr bool dq_transposed(int tile_q, int dim_qk) { return tile_q == m_tile_rows && dim_qk <= 128; }
 
 // The tile of grad_q, in the workspace, of one q tile and head.
@@ -35,35 +35,35 @@ __device__ int dq_tile(const BwdParams& params, const WorkItem& item, int head, 
 
 // One consumer's way to its share of a tile, one iteration late: what it adds belongs to the iteration before. Where
 // CTAs add in order the first one writes, so that there need be no zeros.
-template <BwdVariant V, DqColumns Columns>
+template <BwdVariant V, DqShare Share>
 struct DqSum {
   const BwdParams& params;
   int tile = 0;  // of the iteration before, as QIteration has it
 
-  using Accum = tile::Accum<Columns.count>;
+  using Accum = tile::Accum<Share.count>;
   static constexpr int floats = dq_floats(V.tiles.q, V.dims.qk);
 
   __device__ __forceinline__ void remember(const QIteration& q_iteration) { tile = q_iteration.dq_tile; }
 
-  // This thread's offset in an octet.
+  // This thread's offset in a fragment.
   static __device__ __forceinline__ ptx::u32 offset() { return ptx::thread_here() % warpgroup * 4; }
 
   __device__ __forceinline__ void add(const Accum& dq, ptx::u32 offset) const {
     const bool first = V.deterministic && tile < 0;  // marked_tile()
     float* to = params.dq_sum + static_cast<long long>(first ? ~tile : tile) * floats +
-                first_column<Columns>() / 8 * dq_octet_stride + offset;
+                first_column<Share>() / 8 * dq_fragment_stride + offset;
     if (first)
-      each_octet(dq, to, [](auto... args) { ptx::st_v4_f32(args...); });
+      each_fragment(dq, to, [](auto... args) { ptx::st_v4_f32(args...); });
     else
-      each_octet(dq, to, [](auto... args) { ptx::red_add_v4_f32(args...); });
+      each_fragment(dq, to, [](auto... args) { ptx::red_add_v4_f32(args...); });
   }
 
  private:
   template <class Put>
-  static __device__ __forceinline__ void each_octet(const Accum& dq, float* to, Put put) {
+  static __device__ __forceinline__ void each_fragment(const Accum& dq, float* to, Put put) {
 #pragma unroll
-    for (int i = 0; i < Columns.count / 8; ++i)
-      put(to + i * dq_octet_stride, dq.x[4 * i], dq.x[4 * i + 1], dq.x[4 * i + 2], dq.x[4 * i + 3]);
+    for (int i = 0; i < Share.count / 8; ++i)
+      put(to + i * dq_fragment_stride, dq.x[4 * i], dq.x[4 * i + 1], dq.x[4 * i + 2], dq.x[4 * i + 3]);
   }
 };
 

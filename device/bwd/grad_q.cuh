@@ -38,7 +38,7 @@ struct GradQ {
   static constexpr int threads = grad_q_threads;
   static constexpr int smem_bytes = grad_q_smem_bytes(V);
   static constexpr int pieces = dq_pieces(V.tile_q, V.dim_qk), at_once = grad_q_pieces(V);
-  static constexpr bool transposed = dq_transposed(V.tile_q, V.dim_qk);
+  static constexpr bool dq_is_transposed = dq_transposed(V.tile_q, V.dim_qk);
   static constexpr int float4s = dq_piece / 4;  // of a piece
 
   struct Smem {
@@ -78,7 +78,9 @@ struct GradQ {
   }
 
   // Where 4 floats of a piece, number `four` in the workspace, lie in shared memory.
-  static __device__ int swizzled(int four) { return transposed ? four ^ four / 32 % 2 * 4 : four ^ four / 8 % 4; }
+  static __device__ int swizzled(int four) {
+    return dq_is_transposed ? four ^ four / 32 % 2 * 4 : four ^ four / 8 % 4;
+  }
 
   // read() and write() handle at_once pieces, from number `first` on.
   static __device__ void read(Smem& smem, const GradQParams& params, int first) {
@@ -99,16 +101,16 @@ struct GradQ {
                                int first_piece) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     // Transposed: a warp has 8 rows and all columns; else 16 rows and half of the columns.
-    const int row = transposed ? warp * 8 + lane % 4 * 2 : warp / 2 * 16 + lane % 8;
-    const int unit = transposed ? lane / 4 : warp % 2 * 4 + lane / 8;  // of 8 columns
-    constexpr int second = transposed ? 1 : 8;                         // row, after the first one
+    const int row = dq_is_transposed ? warp * 8 + lane % 4 * 2 : warp / 2 * 16 + lane % 8;
+    const int unit = dq_is_transposed ? lane / 4 : warp % 2 * 4 + lane / 8;  // of 8 columns
+    constexpr int second = dq_is_transposed ? 1 : 8;                         // row, after the first one
     constexpr int m_tiles = V.tile_q / m_tile_rows;
     const StridedTensor& to = params.grad_q.to;
     char* first = static_cast<char*>(to.data) + tile.batch * to.batch + tile.head * to.head + tile.first_row * to.row;
 #pragma unroll 1
     for (int at = 0; at < at_once; ++at) {  // in shared memory
       float x[2][8];
-      if constexpr (transposed) {
+      if constexpr (dq_is_transposed) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           const int four = warp * warpgroup + unit / 2 * 32 + i * 4 + lane % 4;
@@ -123,8 +125,8 @@ struct GradQ {
         }
       }
       const int piece = first_piece + at;
-      const int col = (transposed ? piece : piece / m_tiles) * atom_columns + unit * 8;
-      const int row_of_tile = (transposed ? 0 : piece % m_tiles * m_tile_rows) + row;
+      const int col = (dq_is_transposed ? piece : piece / m_tiles) * panel_columns + unit * 8;
+      const int row_of_tile = (dq_is_transposed ? 0 : piece % m_tiles * m_tile_rows) + row;
       if (col >= params.grad_q.dim) continue;
 #pragma unroll
       for (int i = 0; i < 2; ++i)

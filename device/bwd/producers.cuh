@@ -306,11 +306,11 @@ struct DqOrderSignaller {
 // The barriers that the kernels have in common.
 template <class Kernel>
 __device__ __forceinline__ void init_rings(typename Kernel::Smem& smem, int consumer_warps) {
-  smem.item_ring.init(consumer_warps + (Kernel::variant.deterministic || Kernel::has_proxy_fencer ? 3 : 2));
-  smem.k_ring.init(consumer_warps);
-  smem.v_ring.init(consumer_warps);
-  smem.q_ring.init(consumer_warps);
-  smem.grad_o_ring.init(consumer_warps);
+  smem.item_ring.init(1, consumer_warps + (Kernel::variant.deterministic || Kernel::has_proxy_fencer ? 3 : 2));
+  smem.k_ring.init(1, consumer_warps);
+  smem.v_ring.init(1, consumer_warps);
+  smem.q_ring.init(1, consumer_warps);
+  smem.grad_o_ring.init(1, consumer_warps);
   smem.adds_seen.init();
   smem.item_adds_issued.init(consumer_warps);
   ptx::mbarrier_init(&smem.fetch_next, Kernel::ctas);

@@ -23,26 +23,27 @@ namespace froghopper::bwd {
 // number reads.
 template <class Scores>
 struct InRegisterOrder {
-  static constexpr int octets = sizeof(Scores) / sizeof(float4);
-  float4 x[octets][warpgroup];
+  static constexpr int fragments = sizeof(Scores) / sizeof(float4);
+  float4 x[fragments][warpgroup];
 
   static __device__ __forceinline__ ptx::u32 thread() { return threadIdx.x % warpgroup; }
   __device__ __forceinline__ void store(const Scores& s) {
 #pragma unroll
-    for (int i = 0; i < octets; ++i) x[i][thread()] = {s.x[4 * i], s.x[4 * i + 1], s.x[4 * i + 2], s.x[4 * i + 3]};
+    for (int i = 0; i < fragments; ++i) x[i][thread()] = {s.x[4 * i], s.x[4 * i + 1], s.x[4 * i + 2], s.x[4 * i + 3]};
   }
   __device__ __forceinline__ void load(Scores& s) const {
 #pragma unroll
-    for (int i = 0; i < octets; ++i) {
-      const float4 octet = x[i][thread()];
-      s.x[4 * i] = octet.x, s.x[4 * i + 1] = octet.y, s.x[4 * i + 2] = octet.z, s.x[4 * i + 3] = octet.w;
+    for (int i = 0; i < fragments; ++i) {
+      const float4 fragment = x[i][thread()];
+      s.x[4 * i] = fragment.x, s.x[4 * i + 1] = fragment.y, s.x[4 * i + 2] = fragment.z, s.x[4 * i + 3] = fragment.w;
     }
   }
   __device__ __forceinline__ void add_to(Scores& s) const {
 #pragma unroll
-    for (int i = 0; i < octets; ++i) {
-      const float4 octet = x[i][thread()];
-      s.x[4 * i] += octet.x, s.x[4 * i + 1] += octet.y, s.x[4 * i + 2] += octet.z, s.x[4 * i + 3] += octet.w;
+    for (int i = 0; i < fragments; ++i) {
+      const float4 fragment = x[i][thread()];
+      s.x[4 * i] += fragment.x, s.x[4 * i + 1] += fragment.y, s.x[4 * i + 2] += fragment.z,
+          s.x[4 * i + 3] += fragment.w;
     }
   }
 };
@@ -198,6 +199,7 @@ __device__ __forceinline__ void run_roles(const BwdParams& params, typename Kern
     run_producers<Kernel>(params, smem, warp);
   } else {
     ptx::setmaxnreg_inc<Kernel::consumer_registers>();
+    // Braces: one pair for each base class down to ConsumerOfTwoCtas, an aggregate.
     if (warp < 8)
       ItemsOfGradVConsumer<Kernel, QIterationsOfGradV>{{{{params, smem}}}}.run();
     else

@@ -84,6 +84,7 @@ struct KeyMask : MaskRule<V.mask> {
     return {first(key) - col, first(key + 8) - col, this->end_row(key) - col, this->end_row(key + 8) - col,
             bounded_below(V.mask)};
   }
+  // Here because ALiBi's distance counts from the mask's diagonal.
   __device__ __forceinline__ ScoreMod<V> score_mod(int key, const QIterationOf<V>& q_iteration) const {
     if constexpr (V.score_mods.alibi) {
       const int diagonal_key = q_iteration.q_tile * V.tiles.q + tile::thread_col() + this->diagonal;
@@ -102,7 +103,12 @@ struct KeyMask : MaskRule<V.mask> {
 // order: under a causal mask the last rows attend to every kv tile. Items that come from the heaviest to the lightest
 // begin with these rows, so that CTAs that begin together meet every tile of grad_q in the order of their keys, one
 // an iteration; or, where they begin one after the other, with the first rows. Items that come from the lightest on
-// begin with the first row that attends to their keys, and meet it in the other order.
+// begin with the first row that attends to their keys, and meet it in the other order:
+//   items (kv tiles) of a pair                           q tiles of an item
+//   falling (tiles_falling, keys_falling), lightest      rows_rising
+//   first: of the first pairs_light_first pairs
+//   rising, heaviest first: of the others                rows_falling; in every second group of same_traversal pairs
+//                                                        rows_rising
 template <BwdVariant V>
 __device__ Traversal traversal_of(const BwdParams& params, int pair, bool keys_falling) {
   if (keys_falling) return Traversal::rows_rising;
@@ -120,6 +126,8 @@ __device__ WorkItem make_item(const BwdParams& params, int sequence, int head_kv
                                 ? first_tile_of_packed(lengths.q_first, sequence, V.tiles.q)
                                 : sequence * params.q_tiles.tiles_of_sequence;
   const int pair = sequence * params.heads_kv + head_kv;
+  // In ragged variants pairs_light_first is 0 (step_of, src/plan/backward.cpp): RaggedSchedule finds kv tiles in
+  // rising order only.
   const bool keys_falling = V.deterministic && V.mask == Mask::causal && pair < params.pairs_light_first;
   const Traversal traversal = traversal_of<V>(params, pair, keys_falling);
   const auto spans_of = [&](int m_tile_index) -> Spans<int> {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/bwd: the score modifications of device/fwd/score_mod.cuh for keys along rows and queries along columns, with
-// their gradients. The mask is MaskedOut, device/bwd/schedule.cuh.
+// their gradients. The mask is MaskedOut, and KeyMask::score_mod(), which knows the diagonal, makes a ScoreMod: both
+// are in device/bwd/schedule.cuh.
 #pragma once
 #include "contract/bwd_params.h"
 #include "contract/bwd_variant.h"
@@ -10,8 +11,8 @@
 namespace froghopper::bwd {
 
 // What ALiBi adds to a thread's scores, in base 2: -slope |diagonal - key|, as device/fwd/score_mod.cuh has it. The
-// bottom key is as far from a column as the top key, 8 above it, from the column 8 before: one distance serves two
-// scores.
+// bottom key, 8 after the top key, is as far from a column as the top key is from the column 8 before: one distance
+// serves two scores.
 template <bool Alibi>
 struct ScoreBias {
   float slope, first;  // slope (diagonal_key - key) of the top key and the first column

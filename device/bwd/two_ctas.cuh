@@ -27,7 +27,7 @@ struct TwoCtas {
   using VTile = tile::SharedTile<keys, columns.v>;
   using DsTile = tile::SharedTile<V.tiles.q, keys>;  // dS, not transposed
   using Scores = tile::Accum<V.tiles.q>;             // S^T or dP^T, 64 keys x 64 queries
-  using OperandTile = tile::OperandA<V.tiles.q>;     // P^T or dS^T rounded to T
+  using Operand = tile::OperandA<V.tiles.q>;         // P^T or dS^T rounded to T
   using GradK = tile::Accum<columns.qk>;
   using GradVSlice = tile::Accum<slice_columns>;
 

@@ -33,7 +33,8 @@ struct RowValues {
   }
 };
 
-// Loads those of 64 rows all at once, in program order: the compiler may not move these loads behind a wgmma.
+// Loads those of a q tile of 64 rows all at once, in program order: the compiler may not move these loads behind a
+// wgmma.
 template <bool Float4Interleaved>
 struct EarlyRowValues {
   float2 x[m_tile_rows / 8];
@@ -90,7 +91,7 @@ struct Weigh {
       float w[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) w[j] = weight<Large>(s.x[i + j], lse.of(i + j), i + j);
-      tile::round_octet<T>(p, i / 4, w);
+      tile::round_fragment<T>(p, i / 4, w);
 #pragma unroll
       for (int j = 0; j < 4; ++j) s.x[i + j] = w[j] * score_mod.gradient(s.x[i + j]);
     }

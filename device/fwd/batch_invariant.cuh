@@ -30,7 +30,7 @@ namespace froghopper::fwd {
 template <FwdVariant V>
 struct PartsSoFar {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr int octets = WorkspaceO<V>::octets;
+  static constexpr int fragments = WorkspaceO<V>::fragments;
 
   const FwdParams& params;
   int consumer;
@@ -48,7 +48,7 @@ struct PartsSoFar {
     const attn::LseMerge top = attn::merge({old.x, old.y}, rows.top, params.scale_log2);
     const attn::LseMerge bottom = attn::merge({old.z, old.w}, rows.bottom, params.scale_log2);
 #pragma unroll
-    for (int i = 0; i < octets; i += Together) {
+    for (int i = 0; i < fragments; i += Together) {
       ptx::keep_order();
       add<Together>(o, i, sums, top, bottom);
     }
@@ -58,7 +58,7 @@ struct PartsSoFar {
     float4* const sums = address();
     *sums = float4{rows.top.row_max, rows.top.sum, rows.bottom.row_max, rows.bottom.sum};
 #pragma unroll
-    for (int i = 0; i < octets; ++i)
+    for (int i = 0; i < fragments; ++i)
       sums[(WorkspaceO<V>::headers + i) * warpgroup] =
           float4{o.x[4 * i], o.x[4 * i + 1], o.x[4 * i + 2], o.x[4 * i + 3]};
   }

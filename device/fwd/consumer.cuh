@@ -37,10 +37,10 @@ constexpr bool pv_within_softmax(FwdVariant v) {
   return fwd_fp8_mma(v) && (v.dims.qk == 192 || (v.dims.qk > 192 && !more));
 }
 
-// Under a mask, lower M tiles attend to more kv tiles. So Consumers swap M tiles from item to item, the first with the
-// last, and do equal work in the end. Variants that read 8-bit K and V do not, because their Consumers wait for each
-// other in any case. Batch-invariant ones keep their sums by number, and four Consumers have no register for it where
-// the mask has a lower bound.
+// Under a mask, M tiles with larger row numbers attend to more kv tiles. So Consumers swap M tiles from item to item,
+// the first with the last, and do equal work in the end. Variants that read 8-bit K and V do not, because their
+// Consumers wait for each other in any case. Batch-invariant ones keep their sums by number, and four Consumers have no
+// register for it where the mask has a lower bound.
 constexpr bool swaps_m_tiles(FwdVariant v) {
   const bool own_m_tiles = !v.pack_gqa && fwd_consumers_per_m_tile(v) == 1,
              may = !fwd_reads_8_bit(v) && !fwd_merges_parts(v);
@@ -56,7 +56,7 @@ struct Consumer {
   static constexpr bool pv_after_s = fp8_mma && V.dims.qk > 128;
   using T = typename Kernel::T;
   using Scores = typename Kernel::Scores;
-  using Weights = typename Kernel::Weights;
+  using Operand = typename Kernel::Operand;
   using Output = typename Kernel::Output;
   using Softmax = SoftmaxOf<V>;
   using MeansIfAny = Pick<V.kv.smooth, Means<V>, NoMeans>;
@@ -94,7 +94,7 @@ struct Consumer {
   // fills k_ring an empty stage of that. No V is needed.
   __device__ void run() {
     Scores s;
-    Weights p;
+    Operand p;
     Output o;
     mma.begin();
     WorkItem item = take_item();
@@ -120,7 +120,7 @@ struct Consumer {
       if constexpr (fwd_merges_parts(V))
         kv_loop_of_parts(item, kv_tile, softmax, s, p, o);
       else
-        kv_loop(item, item.kv.from(kv_tile), softmax, s, p, o);
+        kv_loop(item, item.kv.visited_from(kv_tile), softmax, s, p, o);
       q.advance();
 
       softmax.complete();
@@ -145,7 +145,7 @@ struct Consumer {
 
   // All tiles of a sequence of tiles; the one visited before them has had its S and its softmax.
   __device__ __forceinline__ void kv_loop(const WorkItem& item, TileSequence<int> tiles, Softmax& softmax, Scores& s,
-                                          Weights& p, Output& o) {
+                                          Operand& p, Output& o) {
     int kv_tile = tiles.first();
     if constexpr (V.mask != Mask::none) {
       const int lowest_upper_boundary = m_tile_of(item).lowest_upper_boundary_tile(tiles);
@@ -162,13 +162,13 @@ struct Consumer {
   }
 
   // The first tile: its S is there, and there is no O yet.
-  __device__ void first_kv_iteration(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Weights& p) {
+  __device__ void first_kv_iteration(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s, Operand& p) {
     if constexpr (!immediate_pv && !token_scales) release_k(item, kv_tile);
     modify_scores(item, kv_tile, softmax, s);
     if (V.mask != Mask::none || (kv_tile + 1) * V.tiles.kv > m_tile_of(item).seq_kv())
       m_tile_of(item).mask_out(s, kv_tile);
     scales.read(params, item.kv.next(kv_tile));
-    softmax.exact_step(s, m_tile_of(item).template max_offset<Softmax>(kv_tile));
+    softmax.exact_step(s, m_tile_of(item).template headroom<Softmax>(kv_tile));
     round_weights(p, s);
     if constexpr (token_scales) release_k(item, kv_tile);
   }
@@ -183,7 +183,7 @@ struct Consumer {
   // V(t - 1), even for the slowest warp. Between two items: MTile::first_tile().
   template <bool Boundary>
   __device__ __forceinline__ void kv_iteration(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
-                                               Weights& p, Output& o) {
+                                               Operand& p, Output& o) {
     if constexpr (immediate_pv) return kv_iteration_immediate_pv<Boundary>(item, kv_tile, softmax, s, p, o);
     mma.qk(s, q.tile(), m_tile_index, [&] { set_scales(softmax); });  // S of this tile
     if (!pv_after_s) mma.pv(o, p);                                    // O += P V of the tile before
@@ -193,19 +193,19 @@ struct Consumer {
     if (pv_after_s && (Boundary || !pv_within_softmax(V))) mma.pv(o, p);
     modify_scores(item, kv_tile, softmax, s);
     attn::RowPair rescale;
-    bool grew = true;
+    bool moved = true;  // the row max of some row, by the step or because S was computed again
     if constexpr (Boundary || V.batch_invariant) {
       if constexpr (!token_scales) release_k(item, kv_tile);
       if constexpr (Boundary) m_tile_of(item).mask_out(s, kv_tile);
-      rescale = softmax.exact_step(s, m_tile_of(item).template max_offset<Softmax>(kv_tile));
-      if constexpr (V.batch_invariant) grew = !__all_sync(~0u, rescale.top == 1.f && rescale.bottom == 1.f);
+      rescale = softmax.exact_step(s, m_tile_of(item).template headroom<Softmax>(kv_tile));
+      if constexpr (V.batch_invariant) moved = !__all_sync(~0u, rescale.top == 1.f && rescale.bottom == 1.f);
       finish_pv(p, s);
       if constexpr (token_scales) release_k(item, kv_tile);
     } else if constexpr (reads_8_bit) {
       const auto guess = guess_of(softmax, s, p, o);
-      grew = !softmax.holds(guess);
+      moved = !softmax.holds(guess);
       finish_pv(p, s);
-      if (grew) {
+      if (moved) {
         if (softmax.correct(s, guess, rescale) == attn::GuardResult::recompute)
           rescale = recompute_scores(item, kv_tile, softmax, s);
         round_weights(p, s);
@@ -215,21 +215,21 @@ struct Consumer {
       release_k(item, kv_tile);
     } else {
       const attn::GuardResult result = softmax.guarded_step(s, rescale);
-      grew = result != attn::GuardResult::kept;
+      moved = result != attn::GuardResult::kept;
       if (result == attn::GuardResult::recompute) rescale = recompute_scores(item, kv_tile, softmax, s);
       release_k(item, kv_tile);  // not before: K may be needed again
       finish_pv(p, s);
     }
-    if (grew) o.scale_rows(rescale.top, rescale.bottom);
+    if (moved) o.scale_rows(rescale.top, rescale.bottom);
     if constexpr (fp8_mma) {
-      if (grew) row_max_moved.all();
+      if (moved) row_max_moved.all();
       if (Promotion<V>::due(kv_tile, m_tile_of(item).tiles()))
         promotion().promote(kv_tile, m_tile_of(item).tiles(), softmax, row_max_moved, o);
     }
   }
 
-  // A tile whose weights are lost. Where registers are full, the product needs some that are spilled here by hand, so
-  // that the compiler does not spill them in the loop.
+  // S of a tile whose weights are lost. Where registers are full, the product needs some that are spilled here by hand,
+  // so that the compiler does not spill them in the loop.
   __device__ __forceinline__ attn::RowPair recompute_scores(const WorkItem& item, int kv_tile, Softmax& softmax,
                                                             Scores& s) {
     volatile float aside[4];
@@ -239,16 +239,16 @@ struct Consumer {
     // Block variants keep this tile's scales in the softmax: `scales` already has the next tile's.
     if constexpr (reads_8_bit) set_scales(softmax);
     modify_scores(item, kv_tile, softmax, s);
-    return softmax.exact_step(s, {Softmax::max_offset_again, Softmax::max_offset_again});
+    return softmax.exact_step(s, {Softmax::headroom_again, Softmax::headroom_again});
   }
 
-  // The weights take the registers that P V of the tile before has read.
-  __device__ __forceinline__ void finish_pv(Weights& p, const Scores& s) {
+  // P takes the registers that P V of the tile before has read.
+  __device__ __forceinline__ void finish_pv(Operand& p, const Scores& s) {
     ptx::wgmma_wait<0>();  // O is ready
     mma.release_v();
     round_weights(p, s);
   }
-  __device__ __forceinline__ void round_weights(Weights& p, const Scores& s) const {
+  __device__ __forceinline__ void round_weights(Operand& p, const Scores& s) const {
     if constexpr (token_scales)
       tile::round_scaled_to<T>(p, s, mma.token_factors().v);
     else
@@ -264,18 +264,18 @@ struct Consumer {
   // ---- Variants that do it otherwise ----
 
   // pv_within_softmax.cuh
-  __device__ __forceinline__ auto guess_of(Softmax& softmax, Scores& s, const Weights& p, Output& o);
+  __device__ __forceinline__ auto guess_of(Softmax& softmax, Scores& s, const Operand& p, Output& o);
   // immediate_pv.cuh
   __device__ __forceinline__ void begin_immediate_pv(const WorkItem& item, int kv_tile, const Softmax& softmax,
-                                                     const Weights& p, Output& o);
+                                                     const Operand& p, Output& o);
   __device__ __forceinline__ void multiply_v_immediately(const WorkItem& item, int kv_tile, const Softmax& softmax,
-                                                         const Weights& p, Output& o);
+                                                         const Operand& p, Output& o);
   template <bool Boundary>
   __device__ __forceinline__ void kv_iteration_immediate_pv(const WorkItem& item, int kv_tile, Softmax& softmax,
-                                                            Scores& s, Weights& p, Output& o);
+                                                            Scores& s, Operand& p, Output& o);
   // kv_loop_of_parts.cuh
   __device__ __forceinline__ void kv_loop_of_parts(const WorkItem& item, int kv_tile, Softmax& softmax, Scores& s,
-                                                   Weights& p, Output& o);
+                                                   Operand& p, Output& o);
 
   // ---- Items ----
 
@@ -326,8 +326,9 @@ struct Consumer {
   __device__ float scale_of(const WorkItem& item) const {
     return fwd_has_item_scale(V) && !item.is_end() ? scale_of_scores<V>(params, item, m_tile_of(item)) : 0.f;
   }
+  // mma.scales() and scales.next are attn::TileScales, by one convention each.
   __device__ Softmax begin_softmax(float scale) const {
-    if constexpr (fwd_converts_q(V)) return Softmax(attn::times(q_rows, scale), mma.scales());
+    if constexpr (fwd_converts_q(V)) return Softmax(attn::positive_product(q_rows, scale), mma.scales());
     if constexpr (reads_8_bit && !fwd_converts_q(V)) return Softmax(scale, mma.scales());
     if constexpr (fwd_block_scales(V)) return Softmax(scales.next);
     if constexpr (!reads_8_bit && !fwd_block_scales(V))

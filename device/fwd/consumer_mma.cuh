@@ -21,7 +21,7 @@ struct ConsumerMma {
   using T = typename Kernel::T;
   using QTile = typename Kernel::QTile;
   using Scores = typename Kernel::Scores;
-  using Weights = typename Kernel::Weights;
+  using Operand = typename Kernel::Operand;
   using Output = typename Kernel::Output;
 
   // ptxas gives an instruction no more registers than each of all threads has at launch (C7602): of 512 threads not
@@ -60,7 +60,7 @@ struct ConsumerMma {
   }
 
   // O += P V, issued.
-  __device__ __forceinline__ void pv(Output& o, const Weights& p) {
+  __device__ __forceinline__ void pv(Output& o, const Operand& p) {
     wait_v();
     fence_for_wgmma<V>();
     if constexpr (Kernel::fp8_mma)
@@ -71,7 +71,7 @@ struct ConsumerMma {
       tile::mma_ab_add<T>(o, p, smem.v[v.stage], first_column<V>(half));
   }
   // The same of FP8 products, whose V is there. accumulate: else O = P V.
-  __device__ __forceinline__ void pv_of_fp8(Output& o, const Weights& p, bool accumulate) const {
+  __device__ __forceinline__ void pv_of_fp8(Output& o, const Operand& p, bool accumulate) const {
     tile::mma_abt<T>(o, p, smem.v[v.stage], accumulate);
   }
   __device__ __forceinline__ void wait_v() { v.wait(smem.v_ring); }

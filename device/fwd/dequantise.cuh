@@ -58,7 +58,7 @@ struct Dequantise {
       float2* const to = reinterpret_cast<float2*>(its.to.data) + sequence * its.to.batch + head * its.to.head;
       if (lane == 0) to[0] = {blocks > 0 ? largest : 1.f, 0.f};
       for (int block = lane; block < blocks; block += 32)
-        to[block + 1] = {attn::times(its.scale_log2, scale_of(its.k, block)),
+        to[block + 1] = {attn::positive_product(its.scale_log2, scale_of(its.k, block)),
                          fmaxf(ptx::lg2_approx(of_v(block) / largest), least_log2_v_scale)};
     }
   }

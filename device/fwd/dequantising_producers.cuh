@@ -221,7 +221,7 @@ struct Dequantiser {
                                              tile::SharedTile<Rows, Cols>& to) const {
     using From8 = tile::SharedTile<Rows, Cols, 1>;
     using To16 = tile::SharedTile<Rows, Cols>;
-    constexpr int blocks_per_atom = Rows / 8 / warps, blocks = To16::atoms * blocks_per_atom;
+    constexpr int blocks_per_panel = Rows / 8 / warps, blocks = To16::panels * blocks_per_panel;
     constexpr int ahead =
         blocks < Kernel::Registers::dequantised_ahead ? blocks : Kernel::Registers::dequantised_ahead;
     const ptx::u32 unit = lane() % 4, row = lane() / 8 ^ (lane() & 4 ? 5 : 0), first = warp * (Rows / warps) + row;
@@ -231,15 +231,15 @@ struct Dequantiser {
     const ptx::u32 to_odd = to.row(0, first) + to.unit(2 * unit + 1, row);
     ptx::u32 x[ahead][4];
     const auto load = [&](int block) {
-      const int atom = block / blocks_per_atom, down = block % blocks_per_atom * 8 * atom_row_bytes;
-      ptx::ld_shared_v4(x[block % ahead], from_row[atom % 2] + atom / 2 * From8::atom_bytes + down);
+      const int panel = block / blocks_per_panel, down = block % blocks_per_panel * 8 * panel_row_bytes;
+      ptx::ld_shared_v4(x[block % ahead], from_row[panel % 2] + panel / 2 * From8::panel_bytes + down);
     };
 #pragma unroll
     for (int block = 0; block < ahead; ++block) load(block);
 #pragma unroll
     for (int block = 0; block < blocks; ++block) {
       const auto& y = x[block % ahead];
-      const int down = block / blocks_per_atom * To16::atom_bytes + block % blocks_per_atom * 8 * atom_row_bytes;
+      const int down = block / blocks_per_panel * To16::panel_bytes + block % blocks_per_panel * 8 * panel_row_bytes;
       dequantise_and_store(to_even + down, y[0], y[1]);
       dequantise_and_store(to_odd + down, y[2], y[3]);
       if (block + ahead < blocks) load(block + ahead);

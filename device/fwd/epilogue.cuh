@@ -2,7 +2,10 @@
 // device/fwd: how the O of a finished M tile leaves: which epilogue a variant has, and through which shared memory O
 // passes (fwd_o_store). Where that is a stage of Q, consumer_q.cuh says which one, and when it goes back. Before the
 // epilogue a Consumer has added what was promoted (promotion.cuh) and the means (means.cuh). Kernel is Forward of a
-// variant.
+// variant. An operation on O itself, as the gate is one, has three places, for O leaves by one of them:
+//   FinalEpilogue::normalise  final_epilogue.cuh  an item with all keys
+//   PartEpilogue::run         part_epilogue.cuh   split-KV: a q tile that has one part
+//   Combine::finish           combine.cuh         split-KV: the others
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_smem.h"
@@ -36,7 +39,7 @@ struct Epilogue {
                       float o_scale, typename Kernel::Output& o) {
     const MTile<V> m_tile{params, item, m_tile_index};
     typename Kernel::QTile* const stage_for_o = through_q ? &q.begin_o() : nullptr;
-    if constexpr (V.max_logit) MaxLogit<V>{params, item, m_tile}.raise(softmax.largest_in_base_2());
+    if constexpr (V.max_logit) MaxLogit<V>{params, item, m_tile}.atomic_max(softmax.largest_in_base_2());
     if constexpr (fwd_splits(V)) return PartEpilogue<V>{params, item, m_tile, o_scale, half}.run(softmax, o);
     const FinalEpilogue<V> epilogue{params, item, m_tile.rows().top, m_tile.seq_q(), half};
     const attn::RowPair sinks = epilogue.sinks();

@@ -96,8 +96,8 @@ struct FinalEpilogue {
       const attn::TmaRows<V.ragged> o_rows(item.head, item.sequence, params.ragged.cu_q, item.lengths.q_first, rows,
                                            params.ragged.o);
       const int in_tile = first_row + thread / 32 % 4 * o_box_rows;
-      for (int i = 0; row < rows && i * Tile::atom_columns < columns; ++i)
-        o_rows.store(tile.row(i, in_tile), params.o_map, row, col + i * Tile::atom_columns);
+      for (int i = 0; row < rows && i * Tile::panel_columns < columns; ++i)
+        o_rows.store(tile.row(i, in_tile), params.o_map, row, col + i * Tile::panel_columns);
       ptx::tma_store_commit();
     }
     store_lse(top, bottom);

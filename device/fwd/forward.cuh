@@ -4,15 +4,16 @@
 // Work      A work item is one (sequence, query head, q tile), with split-KV one part of its keys. One Consumer owns
 //           one 64-row M tile of a q tile. The grid is persistent: every CTA fetches items until none is left.
 //           contract/order.h has their order, device/attn/tickets.cuh how a CTA fetches one, schedule.cuh which kv
-//           tiles it visits. An M tile skips those of them that only lower M tiles attend to. PackGQA, split-KV:
-//           contract/split.h, rows.cuh, combine.cuh; maxlogit: max_logit.cuh.
+//           tiles it visits. An M tile skips those of them that only M tiles with larger row numbers attend to.
+//           PackGQA, split-KV: contract/split.h, rows.cuh, combine.cuh; maxlogit: max_logit.cuh.
 // A tile    Loaders wait for room in k_ring and v_ring, expect the bytes of K and V of a kv tile and start the loads,
 //           which complete the barrier. Where the rows lie, in a tensor or in pages that a block table names, only
-//           kv_source.cuh knows. A Consumer waits for K, issues S = Q K^T and behind it O += P V of the tile before. It
-//           waits for S, modifies it (score_mod.cuh), masks it, and makes weights of it (device/attn/softmax.cuh),
+//           kv_source.cuh knows; where rows have scales of their own (token_scales.cuh), that file reads the block
+//           table too. A Consumer waits for K, issues S = Q K^T and behind it O += P V of the tile before. It waits for
+//           S, modifies it (score_mod.cuh), masks it, and makes weights of it in its place (device/attn/softmax.cuh),
 //           which may move the row max and so rescale O. It releases K, waits for P V of the tile before, releases that
 //           V, and rounds the weights to P. In the next iteration it waits for V and issues P V behind the next S.
-// Roles     Dispatcher     warp 0; fetches items, publishes them, loads Q.
+// Roles     Dispatcher     warp 0, the scheduler warp; fetches items, publishes them, loads Q.
 //           Loader         warps 1 and 2, one thread each, or the whole warp if K and V are paged; load K, or V
 //                          (kv_source.cuh)
 //           PaddingFiller  warp 3, ragged variants, where O is not merged for later calls; fills the rows of o and lse
@@ -23,7 +24,8 @@
 //           that dequantise K and V have StoredLoaders and Dequantisers: device/fwd/dequantising_producers.cuh. Stored
 //           tiles, in stored_ring, are 8-bit tiles as they are in memory, before they are transposed or dequantised.
 //           Registers of a thread with 1/2/3/4 Consumers: 40/40/32/32 in warpgroup 0, 232/232/160/112 in a Consumer,
-//           where 16-bit K and V are read, without PackGQA and page rows. The others: registers_of.cuh.
+//           where 16-bit K and V are read, without PackGQA and not by cp.async (KvLayout::page_rows). The others:
+//           registers_of.cuh.
 // Order     The kv tiles are visited in descending key order: the boundary tiles of a mask's upper bound (exact online
 //           softmax), then the interior tiles (no mask, guarded softmax), then the boundary tiles of a window's lower
 //           bound (exact); device/attn/softmax.cuh has both kinds of softmax. Variants that read 8-bit K and V round
@@ -54,10 +56,11 @@
 //                                                                   the next item, once TMA has read O of this one from
 //                                                                   the stage (consumer_q.cuh)
 //           k_ring, v_ring  1, and the bytes that it announces;     one per Consumer warp
-//                           page rows: 33 (kv_source.cuh); V that
-//                           is transposed, K and V that are
-//                           dequantised: one per warp that does it
-//           stored_ring     1, and its bytes; page rows: 33         one per Transposer or Dequantiser warp
+//                           33 with KvLayout::page_rows
+//                           (kv_source.cuh); V that is transposed,
+//                           K and V that are dequantised: one per
+//                           warp that does it
+//           stored_ring     1, and its bytes; or 33, likewise       one per Transposer or Dequantiser warp
 //           mma_order       FP8 MMAs only: one arrival per warp of the Consumer before (mma_order.cuh)
 //           fetch_next      the loader of K arrives once per long item (order.deferred_tiles), when few of its tiles
 //                           are left. The Dispatcher waits for that before it fetches the next ticket, so that a CTA
@@ -67,10 +70,13 @@
 //           barriers.cuh has the counts. The functions are
 //             item_ring       fill: Dispatcher::publish; wait and release: take_item_copy, take_tile_count
 //                             (producers.cuh), Dequantiser::run_with_token_scales; Consumer::take_item, release_item
-//             q_ring          fill: Dispatcher::load_q; wait: ConsumerQ::wait; release: ConsumerQ::release, release_o
+//             q_ring          fill: Dispatcher::load_q; wait: ConsumerQ::wait; release: ConsumerQ::release, release_o.
+//                             After the last item, for the S that is discarded (consumer.cuh): an empty stage, by
+//                             begin_fill in Dispatcher::run_by_tickets, run_evenly, run_single_item
 //             k_ring, v_ring  fill: announce_loads (kv_source.cuh), Transposer::run, Dequantiser::hand_over; wait:
 //                             ConsumerMma::qk, wait_v; release: ConsumerMma::release_k, release_v; both: skip
-//                             (mma_order.cuh)
+//                             (mma_order.cuh). After the last item, likewise: announce_nothing (kv_source.cuh),
+//                             Dequantiser::run
 //             stored_ring     fill: announce_loads; wait and release: Transposer::run, Dequantiser::dequantise_tile
 //             mma_order       arrive: MmaOrder::pass_turn; wait: MmaOrder::wait_turn
 //             fetch_next      arrive: run() or load() of the loader of K; wait: Dispatcher::load_q_and_fetch
@@ -78,10 +84,13 @@
 //           range computes S again. In 16-bit variants Consumers wait for each other in the main loop only through the
 //           rings: one may be ahead of another by as many tiles as a ring has stages.
 //           Why stored_ring cannot hang: fp8_producers.cuh, dequantising_producers.cuh.
-//           Named barriers: the number of its warpgroup, of a Consumer whose O leaves through Q's stage (epilogue.cuh);
-//           1 + m_tile_index, of one whose Q becomes f16 (queries_in_f16.cuh); 1, of two Consumers that merge one M
-//           tile (final_epilogue.cuh). Where a variant has two of these, the same threads are at both, in the same
-//           order.
+//           Named barriers. Where a variant has two of these, the same threads are at both, in the same order.
+//           number                   threads            use
+//           of the warpgroup         a Consumer         its O leaves through Q's stage (epilogue.cuh)
+//           1 + m_tile_index         an M tile's        its Q becomes f16 (queries_in_f16.cuh)
+//                                    Consumers
+//           1                        the two Consumers  O is merged (final_epilogue.cuh); both have looked at Q, before
+//                                    of an M tile       one changes it (queries_in_f16.cuh)
 // Shared    q[1 or 2] | k[stages] | v[stages] | items[2] | rings | fetch_next | mma_order. Variants that read 8-bit K
 //           and V have stored[fwd_stored_stages] | scales[stages] | stored_ring | stored_scales[fwd_stored_stages] in
 //           front of that, and factors[stages] and row_scales where rows of K and V have scales (token_scales.cuh);
@@ -128,8 +137,8 @@ struct Forward {
   using KTile = tile::SharedTile<V.tiles.kv, V.dims.qk, bytes>;
   using VTile =
       Pick<fp8_mma, tile::SharedTile<V.dims.v, V.tiles.kv, bytes>, tile::SharedTile<V.tiles.kv, V.dims.v, bytes>>;
-  using Scores = tile::Accum<V.tiles.kv>;  // S: 64 query rows x one kv tile, then P in place
-  using Weights = Pick<fp8_mma, tile::OperandA8<V.tiles.kv>, tile::OperandA<V.tiles.kv>>;  // P rounded
+  using Scores = tile::Accum<V.tiles.kv>;  // S: 64 query rows x one kv tile; then, in its place, the weights
+  using Operand = Pick<fp8_mma, tile::OperandA8<V.tiles.kv>, tile::OperandA<V.tiles.kv>>;  // P
   using Output = tile::Accum<fwd_columns(V)>;  // O, unnormalised until the epilogue
 
   static constexpr int consumer_warpgroups = fwd_consumers(V), threads = fwd_threads(V),

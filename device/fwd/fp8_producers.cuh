@@ -116,8 +116,9 @@ struct Transposer {
     ptx::u32 x[ahead][4];
     const auto load = [&](int block) {
       const int key = block / column_blocks * 64, col = block % column_blocks * 16;
-      const int atom = col / from.atom_columns * from.atom_bytes, offset = col % from.atom_columns;
-      ptx::ldmatrix_x4_trans(x[block % ahead], (ptx::opaque(from_row) ^ offset) + (atom + key * from.atom_row_bytes));
+      const int panel = col / from.panel_columns * from.panel_bytes, offset = col % from.panel_columns;
+      ptx::ldmatrix_x4_trans(x[block % ahead],
+                             (ptx::opaque(from_row) ^ offset) + (panel + key * from.panel_row_bytes));
     };
 #pragma unroll
     for (int block = 0; block < ahead; ++block) load(block);
@@ -131,8 +132,8 @@ struct Transposer {
         y[2 * half + 1] = __byte_perm(loaded[2 * half], loaded[2 * half + 1], ptx::opaque(pick) ^ 0x1111);
       }
       const int key = block / column_blocks * 64, col = block % column_blocks * 16;
-      const int atom = key / to.atom_columns * to.atom_bytes, offset = key % to.atom_columns;
-      ptx::stmatrix_x4((ptx::opaque(to_row) ^ offset) + (atom + col * to.atom_row_bytes), y);
+      const int panel = key / to.panel_columns * to.panel_bytes, offset = key % to.panel_columns;
+      ptx::stmatrix_x4((ptx::opaque(to_row) ^ offset) + (panel + col * to.panel_row_bytes), y);
       if (block + ahead < blocks) load(block + ahead);
     }
   }

@@ -2,7 +2,7 @@
 // device/fwd: gated variants: a Consumer multiplies its rows of O by the sigmoid of gate once they are divided by their
 // denominators, and before they are rounded. So lse, and what is merged of parts, are as without a gate.
 //
-// A thread reads the gate where it has O: 2 of every 8 columns of two rows. 4 octets are on their way at once,
+// A thread reads the gate where it has O: 2 of every 8 columns of two rows. 4 fragments are on their way at once,
 // as in tile::merge_rows_f32. A row without weight is 0, whatever its gate is: that is not read.
 #pragma once
 #include "contract/fields.h"
@@ -19,28 +19,28 @@ namespace froghopper::fwd {
 
 template <class T, int Cols>
 __device__ __forceinline__ void multiply_by_gate(const tile::RowAddresses& gate, int cols, tile::Accum<Cols>& o) {
-  constexpr int octets = same<T, float> ? 2 : 4;
+  constexpr int fragments = same<T, float> ? 2 : 4;
 #pragma unroll
-  for (int i = 0; i < Cols / 2; i += 4 * octets) {
+  for (int i = 0; i < Cols / 2; i += 4 * fragments) {
     if (tile::col_of(i) >= cols) break;
     ptx::keep_order();
-    float2 top[octets], bottom[octets];
+    float2 top[fragments], bottom[fragments];
 #pragma unroll
-    for (int octet = 0; octet < octets; ++octet) {
-      const int col = tile::thread_col() + tile::col_of(i + 4 * octet);
-      top[octet] = bottom[octet] = {0.f, 0.f};
-      if (gate.has_top && col < cols) top[octet] = attn::two_of<T>(gate.top, col);
-      if (gate.has_bottom && col < cols) bottom[octet] = attn::two_of<T>(gate.bottom, col);
+    for (int fragment = 0; fragment < fragments; ++fragment) {
+      const int col = tile::thread_col() + tile::col_of(i + 4 * fragment);
+      top[fragment] = bottom[fragment] = {0.f, 0.f};
+      if (gate.has_top && col < cols) top[fragment] = attn::two_of<T>(gate.top, col);
+      if (gate.has_bottom && col < cols) bottom[fragment] = attn::two_of<T>(gate.bottom, col);
     }
 #pragma unroll
-    for (int octet = 0; octet < octets; ++octet) {
-      float* const x = o.x + i + 4 * octet;
-      x[0] *= attn::sigmoid(top[octet].x);
-      x[1] *= attn::sigmoid(top[octet].y);
-      x[2] *= attn::sigmoid(bottom[octet].x);
-      x[3] *= attn::sigmoid(bottom[octet].y);
+    for (int fragment = 0; fragment < fragments; ++fragment) {
+      float* const x = o.x + i + 4 * fragment;
+      x[0] *= attn::sigmoid(top[fragment].x);
+      x[1] *= attn::sigmoid(top[fragment].y);
+      x[2] *= attn::sigmoid(bottom[fragment].x);
+      x[3] *= attn::sigmoid(bottom[fragment].y);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) ptx::force(x[j]);  // else the gates of later octets would wait for it
+      for (int j = 0; j < 4; ++j) ptx::force(x[j]);  // else the gates of later fragments would wait for it
     }
   }
 }

@@ -21,7 +21,7 @@ namespace froghopper::fwd {
 // O += P V of a tile whose V is there. Then O is promoted, if that is due before P V of the next tile.
 template <class Kernel>
 __device__ __forceinline__ void Consumer<Kernel>::multiply_v_immediately(const WorkItem& item, int kv_tile,
-                                                                         const Softmax& softmax, const Weights& p,
+                                                                         const Softmax& softmax, const Operand& p,
                                                                          Output& o) {
   mma.pv_of_fp8(o, p, /*accumulate=*/!o_begins);
   release_k(item, kv_tile);
@@ -37,7 +37,7 @@ __device__ __forceinline__ void Consumer<Kernel>::multiply_v_immediately(const W
 // The first product of an item.
 template <class Kernel>
 __device__ __forceinline__ void Consumer<Kernel>::begin_immediate_pv(const WorkItem& item, int kv_tile,
-                                                                     const Softmax& softmax, const Weights& p,
+                                                                     const Softmax& softmax, const Operand& p,
                                                                      Output& o) {
   o_begins = true;
   mma.wait_v();
@@ -47,7 +47,7 @@ __device__ __forceinline__ void Consumer<Kernel>::begin_immediate_pv(const WorkI
 template <class Kernel>
 template <bool Boundary>
 __device__ __forceinline__ void Consumer<Kernel>::kv_iteration_immediate_pv(const WorkItem& item, int kv_tile,
-                                                                            Softmax& softmax, Scores& s, Weights& p,
+                                                                            Softmax& softmax, Scores& s, Operand& p,
                                                                             Output& o) {
   mma.qk(s, q.tile(), m_tile_index, [&] { set_scales(softmax); });
   ptx::wgmma_wait<0>();
@@ -56,7 +56,7 @@ __device__ __forceinline__ void Consumer<Kernel>::kv_iteration_immediate_pv(cons
   score_mod.apply(params, s, softmax, m_tile_of(item), kv_tile);
   if constexpr (Boundary) {
     m_tile_of(item).mask_out(s, kv_tile);
-    const attn::RowPair rescale = softmax.exact_step(s, m_tile_of(item).template max_offset<Softmax>(kv_tile));
+    const attn::RowPair rescale = softmax.exact_step(s, m_tile_of(item).template headroom<Softmax>(kv_tile));
     tile::round_to<T>(p, s);
     o.scale_rows(rescale.top, rescale.bottom);
     row_max_moved.all();

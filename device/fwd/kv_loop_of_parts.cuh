@@ -17,12 +17,12 @@ namespace froghopper::fwd {
 // item is in other variants.
 template <class Kernel>
 __device__ __forceinline__ void Consumer<Kernel>::kv_loop_of_parts(const WorkItem& item, int kv_tile,
-                                                                   Softmax& softmax, Scores& s, Weights& p,
+                                                                   Softmax& softmax, Scores& s, Operand& p,
                                                                    Output& o) {
   const int first_tile = kv_tile + 1;  // of the M tile
   for (;;) {
     const int part = batch_invariant_part_at(kv_tile + 1);  // that of the tile before
-    const TileSequence<int> tiles = batch_invariant_part_from(item.kv, kv_tile + 1).from(kv_tile);
+    const TileSequence<int> tiles = batch_invariant_part_from(item.kv, kv_tile + 1).visited_from(kv_tile);
     kv_loop(item, tiles, softmax, s, p, o);
     if (item.kv.is_last(tiles.last())) return;
     softmax.complete();

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: where the rows of a tile of K or V are, and the loads that bring them into shared memory. All loaders
-// of K and V of the forward kernel ask here; the host's half is KvRows in src/problem/tensors.hpp. There are three
-// sources (KvLayout); pages and page rows together are called paged:
+// of K and V of the forward kernel ask here; the host's half is KvRows in src/problem/tensors.hpp. The scales of rows
+// have a way of their own: a new source needs its addresses in token_scales.cuh too, or why_invalid() forbids the two
+// together. There are three sources (KvLayout); the last two are called paged:
 //
-//   contiguous  The rows of a sequence lie one after the other. One thread issues a TMA box for each swizzle atom of a
+//   contiguous  The rows of a sequence lie one after the other. One thread issues a TMA box for each panel of a
 //               tile (128 bytes of its columns), with all rows of the tile.
 //   pages       The rows of a sequence lie in pages of a pool, and a block table names the pages (PagedAttention, Kwon
 //               et al. 2023). A box has PageParams::box rows, which divides both the page and the tile, so that no box
 //               leaves its page. A warp loads a tile; a box of rows is a lane's, which issues one load for each swizzle
-//               atom of it. The lanes' loads are issued one after the other, some 80 cycles each. A box may begin at
+//               panel of it. The lanes' loads are issued one after the other, some 80 cycles each. A box may begin at
 //               any row of the tile in shared memory: TMA swizzles by the shared address.
-//   page rows   Pages of which less than 8 rows follow each other, down to single rows. A warp copies the rows by
-//               cp.async, 16 bytes a lane, and swizzles them itself. Whoever multiplies them needs a proxy fence first:
-//               fence_for_wgmma().
+//   page_rows   Pages of which less than 8 rows follow each other, down to single rows. A warp copies the rows by
+//               cp.async, 16 bytes a lane, and swizzles them itself (as PagedKVNonTMA in FlashAttention-3). Whoever
+//               multiplies them needs a proxy fence first: fence_for_wgmma().
 //
 // Of paged K and V, lanes read the table for 32 boxes or rows at a time, well before these are loaded. Rows after
 // the end of a sequence arrive as zeros (the maps end there, src/runtime/tensor_map.cpp), and their entries in the
@@ -44,8 +45,8 @@ __device__ __forceinline__ bool is_loader_thread(int warp) {
   return V.kv.layout == KvLayout::contiguous ? threadIdx.x == 32 * warp : threadIdx.x / 32 == warp;
 }
 
-// Arrivals at the barrier of a stage that a loader fills: one of the leading thread; of page rows also one of each
-// lane, by cp.async.mbarrier.arrive.noinc.
+// Arrivals at the barrier of a stage that a loader fills: one by the leading thread; with KvLayout::page_rows each lane
+// arrives too, by cp.async.mbarrier.arrive.noinc.
 template <FwdVariant V>
 constexpr int loader_arrivals = V.kv.layout == KvLayout::page_rows ? 1 + 32 : 1;
 
@@ -71,7 +72,7 @@ __device__ __forceinline__ void announce_nothing(Cursor& at, Ring& ring) {
   if constexpr (V.kv.layout == KvLayout::page_rows) at.arrive_full(ring);
 }
 
-// Called after the wait for a stage, before the wgmma that reads it. Only page rows need it: cp.async writes through
+// Called after the wait for a stage, before the wgmma that reads it. Only page_rows needs it: cp.async writes through
 // the generic proxy and completes asynchronously, so the thread that issues it cannot execute the proxy fence. The
 // threads that read do, after the wait for the mbarrier has made the writes visible to them. (For stages that
 // Transposers or Dequantisers fill it is redundant: these have fenced.)
@@ -99,7 +100,7 @@ struct KvSource {
   }
 };
 
-// The entry of the table for a row. Entries are read ahead, so also those of rows below a window: these must name a
+// The entry of the table for a row. Entries are read ahead, so also those of keys before a window: these must name a
 // page, though its rows are not loaded. Entries beyond the end of the sequence are not read.
 struct PageOfRow {
   const PageParams& pages;
@@ -117,7 +118,7 @@ struct PageOfRow {
 };
 
 // The boxes are visited in descending key order, 32 at a time: lane l has box l of the present 32, and has read the
-// table for box l of the next 32, which are 32 boxes lower.
+// table for box l of the next 32, which have the keys before them.
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvLayout::pages> {
   const FwdParams& params;
@@ -144,8 +145,8 @@ struct KvSource<V, Side, KvLayout::pages> {
       const int row = first + lane() * params.pages.box - begin;
       if (static_cast<unsigned>(row) < V.tiles.kv)
 #pragma unroll
-        for (int i = 0; i < Tile::atoms; ++i)
-          ptx::tma_load_5d(tile.atom(i) + row * atom_row_bytes, map(), full, i * Tile::atom_columns,
+        for (int i = 0; i < Tile::panels; ++i)
+          ptx::tma_load_5d(tile.panel(i) + row * panel_row_bytes, map(), full, i * Tile::panel_columns,
                            map_rows - rows_here, head, granule_after, map_rows);
       if (first <= begin) return;
       first -= 32 * params.pages.box;
@@ -169,15 +170,15 @@ struct KvSource<V, Side, KvLayout::pages> {
 };
 
 // Lane l looks up the pages of the rows l, l + 32, ... of a tile, and has read the table for those of the next tile,
-// which lies below. To copy, each lane always has the same columns, 16 bytes wide; where a row has fewer than 32 such
-// pieces, the warp copies several rows at once. So 32 copies take one shuffle (the row's granule, from the lane that
-// has looked it up), one multiplication (its address) and little more. With more, the rate at which this one warp
-// issues copies would be the limit instead of memory. docs/experiments/0051-even-splits.md.
+// which has the keys before it. To copy, each lane always has the same columns, 16 bytes wide; where a row has fewer
+// than 32 such pieces, the warp copies several rows at once. So 32 copies take one shuffle (the row's granule, from the
+// lane that has looked it up), one multiplication (its address) and little more. With more, the rate at which this one
+// warp issues copies would be the limit instead of memory. docs/experiments/0051-even-splits.md.
 template <FwdVariant V, KvSide Side>
 struct KvSource<V, Side, KvLayout::page_rows> {
-  static constexpr int rows_of_lane = (V.tiles.kv + 31) / 32;                                             // in a tile
-  static constexpr int units = atoms(Side == KvSide::k ? V.dims.qk : V.dims.v, size_of(V.kv.dtype)) * 8;  // of a row
-  static constexpr int together = units < 32 ? 32 / units : 1;                                            // rows
+  static constexpr int rows_of_lane = (V.tiles.kv + 31) / 32;  // in a tile
+  static constexpr int units = panels(Side == KvSide::k ? V.dims.qk : V.dims.v, size_of(V.kv.dtype)) * 8;  // of a row
+  static constexpr int together = units < 32 ? 32 / units : 1;                                             // rows
   static constexpr int copies = (units + 31) / 32;  // of a lane, of a row
   static_assert(8 % together == 0, "the swizzle repeats after 8 rows");
 
@@ -196,7 +197,7 @@ struct KvSource<V, Side, KvLayout::page_rows> {
 
   template <class Tile>
   __device__ void load(Tile& tile, ptx::u64* full, int kv_tile) {
-    static_assert(Tile::atoms * 8 == units);
+    static_assert(Tile::panels * 8 == units);
     const ptx::u32 to = tile.row(unit() / 8, row_of_lane());
 #pragma unroll
     for (int i = 0; i < rows_of_lane; ++i) {
@@ -211,12 +212,12 @@ struct KvSource<V, Side, KvLayout::page_rows> {
       for (int j = 0; j < 32 && 32 * i + j < V.tiles.kv; j += together) {
         const int granule = __shfl_sync(~0u, my_granule, j + row_of_lane());
         const char* const from = columns + granule * static_cast<long long>(granule_bytes());
-        const ptx::u32 row = to + (32 * i + j) * atom_row_bytes + Tile::unit(unit() % 8 ^ row_of_lane(), j % 8);
+        const ptx::u32 row = to + (32 * i + j) * panel_row_bytes + Tile::unit(unit() % 8 ^ row_of_lane(), j % 8);
 #pragma unroll
         for (int copy = 0; copy < copies; ++copy) {
           if (together * units % 32 != 0 && unit() + 32 * copy >= units) break;  // no column is left for this lane
           const bool zeros = !(rows >> j & 1) || (unit() + 32 * copy) * 16 >= bytes();
-          ptx::cp_async_16(row + 4 * copy * Tile::atom_bytes, from + 512 * copy, zeros);
+          ptx::cp_async_16(row + 4 * copy * Tile::panel_bytes, from + 512 * copy, zeros);
         }
       }
     }

@@ -26,6 +26,8 @@ namespace froghopper::fwd {
 template <class Softmax>
 struct TrackingMax : Softmax {
   static constexpr bool one_scale = same<Softmax, attn::OnlineSoftmax>;  // for all tiles
+  // It has one scale too, but never comes here: why_invalid() allows no max_logit where K and V were dequantised.
+  static_assert(!same<Softmax, attn::OneScaleSoftmax>);
 
   // Of this thread's columns at least; in base 2 where tiles have scales of their own, else over the scale. It is that
   // of the whole item: restart() does not change it.
@@ -52,9 +54,9 @@ struct TrackingMax : Softmax {
   }
 
   // Smooth variants: what the mean of K adds to all scores of a row.
-  __device__ __forceinline__ void raise(attn::RowPair by) {
+  __device__ __forceinline__ void shift_scores(attn::RowPair by) {
     most = {most.top + by.top, most.bottom + by.bottom};
-    Softmax::raise(by);
+    Softmax::shift_scores(by);
   }
 
   __device__ attn::RowPair largest_in_base_2() const {
@@ -77,16 +79,16 @@ struct MaxLogit {
   const WorkItem& item;
   MTile<V> m_tile;
 
-  __device__ __forceinline__ void raise(attn::RowPair most) const {
+  __device__ __forceinline__ void atomic_max(attn::RowPair most) const {
     if constexpr (V.pack_gqa) {
-      raise_row(tile::thread_row(), attn::quad_max(most.top));
-      raise_row(tile::thread_row() + 8, attn::quad_max(most.bottom));
+      atomic_max_of_row(tile::thread_row(), attn::quad_max(most.top));
+      atomic_max_of_row(tile::thread_row() + 8, attn::quad_max(most.bottom));
     } else {
       const attn::Rows rows = m_tile.rows();
       const float top = rows.top < m_tile.seq_q() ? most.top : -tile::inf;
       const float bottom = rows.bottom < m_tile.seq_q() ? most.bottom : -tile::inf;
       const int largest = __reduce_max_sync(~0u, ordered(__float_as_int(fmaxf(top, bottom))));
-      if (threadIdx.x % 32 == 0) raise(item.head, __int_as_float(ordered(largest)));
+      if (threadIdx.x % 32 == 0) atomic_max(item.head, __int_as_float(ordered(largest)));
     }
   }
 
@@ -94,11 +96,11 @@ struct MaxLogit {
   // A float's bits as an integer of its place in the order of floats; and back.
   static __device__ int ordered(int bits) { return bits < 0 ? bits ^ 0x7fffffff : bits; }
 
-  __device__ void raise_row(int row_in_m_tile, float most) const {
+  __device__ void atomic_max_of_row(int row_in_m_tile, float most) const {
     const typename MTile<V>::Row row = m_tile.at(row_in_m_tile);
-    if (row.exists && threadIdx.x % 4 == 0) raise(row.head, most);
+    if (row.exists && threadIdx.x % 4 == 0) atomic_max(row.head, most);
   }
-  __device__ void raise(int head, float in_base_2) const {
+  __device__ void atomic_max(int head, float in_base_2) const {
     if (in_base_2 == -tile::inf) return;
     const float score = in_base_2 * tile::ln2;
     float* const to = params.max_logit + static_cast<long long>(item.sequence) * params.heads_q + head;

@@ -36,13 +36,13 @@ struct Means {
   static constexpr int columns = 4, together = 32 * columns;  // that a lane, and that a warp reads at once
   static constexpr int rows = 16;                             // of the M tile, that a warp has
 
-  attn::RowPair raises;  // all scores of this thread's two rows, in base 2
+  attn::RowPair shifts;  // all scores of this thread's two rows, in base 2
   int half;              // of O's columns, where two Consumers share an M tile
   float v[(fwd_columns(V) + together - 1) / together][columns];  // mean_v, this lane's columns
 
   __device__ __forceinline__ Means(const FwdParams& params, const WorkItem& item, const MTile<V>& m_tile, int half)
       : half(half) {
-    raises = {0.f, 0.f};
+    shifts = {0.f, 0.f};
 #pragma unroll
     for (auto& some : v)
 #pragma unroll
@@ -53,7 +53,7 @@ struct Means {
     for (int i = 0; i < fwd_columns(V); i += together)
       load(v[i / together], mean, i + lane_column(), columns_from<V>(params, half));
     const attn::RowPair products = with_mean(params, item, m_tile);
-    raises = {factor(params, item, m_tile.at(tile::thread_row())) * products.top,
+    shifts = {factor(params, item, m_tile.at(tile::thread_row())) * products.top,
               factor(params, item, m_tile.at(tile::thread_row() + 8)) * products.bottom};
   }
 
@@ -61,11 +61,11 @@ struct Means {
   template <class Softmax>
   __device__ __forceinline__ void add(const FwdParams& params, const WorkItem& item, Softmax& softmax, float& o_scale,
                                       Output& o) const {
-    const float of_values = softmax.of_values(o_scale);
-    o.scale_rows(of_values, of_values);
+    const float o_factor = softmax.o_factor(o_scale);
+    o.scale_rows(o_factor, o_factor);
     o_scale = softmax.become_plain();
     scale_columns<V>(params, item, half, o);
-    softmax.raise(raises);
+    softmax.shift_scores(shifts);
     const float top = softmax.part_top().sum, bottom = softmax.part_bottom().sum;
 #pragma unroll
     for (int i = 0; i < fwd_columns(V) / 2; i += 4) {

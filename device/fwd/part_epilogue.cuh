@@ -85,8 +85,8 @@ struct PartEpilogue {
   __device__ __forceinline__ void keep(int part, const Row& top, const Row& bottom, const Softmax& softmax,
                                        Output& o) const {
     if constexpr (fwd_reads_8_bit(V) && !V.kv.smooth) {
-      const float of_values = softmax.of_values(o_scale);
-      o.scale_rows(of_values, of_values);
+      const float o_factor = softmax.o_factor(o_scale);
+      o.scale_rows(o_factor, o_factor);
       scale_columns<V>(params, item, half, o);
     }
     const PartOfRow of_top = softmax.part_top(), of_bottom = softmax.part_bottom();

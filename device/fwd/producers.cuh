@@ -173,7 +173,7 @@ struct Dispatcher {
 
   __device__ void load_q(const WorkItem& item) {
     const PackGqaParams& pack = params.pack_gqa;
-    const int bytes = V.pack_gqa ? QTile::atoms * QTile::atom_row_bytes * pack.rows * pack.heads : QTile::bytes;
+    const int bytes = V.pack_gqa ? QTile::panels * QTile::panel_row_bytes * pack.rows * pack.heads : QTile::bytes;
     ptx::u64* full = q.begin_fill(smem.q_ring, bytes);
     const int head = V.pack_gqa ? item.head * pack.heads : item.head;
     const attn::TmaRows<V.ragged> rows(head, item.sequence, params.ragged.cu_q, item.lengths.q_first,

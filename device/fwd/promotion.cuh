@@ -35,10 +35,10 @@ struct RowMaxMoved {
 template <FwdVariant V>
 struct Promotion {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr int octets = WorkspaceO<V>::octets, headers = WorkspaceO<V>::headers;
+  static constexpr int fragments = WorkspaceO<V>::fragments, headers = WorkspaceO<V>::headers;
   static constexpr int tiles = fwd_promotion_tiles(V), slices = fwd_promotion_slices(V), step = tiles / slices;
-  static constexpr int octets_per_slice = octets / slices;
-  static_assert(tiles % slices == 0 && octets % slices == 0);
+  static constexpr int fragments_per_slice = fragments / slices;
+  static_assert(tiles % slices == 0 && fragments % slices == 0);
 
   const FwdParams& params;
   int consumer;
@@ -70,18 +70,18 @@ struct Promotion {
     attn::RowPair rescale = {1.f, 1.f};
     if constexpr (slices == 1) rescale = softmax.factors_since(*sums);
 #pragma unroll
-    for (int i = 0; i < octets; i += together) {
+    for (int i = 0; i < fragments; i += together) {
       ptx::keep_order();
       float4 sum[together];
       WorkspaceO<V>::load(sum, i, sums);
       if (i == 0) ptx::wgmma_wait<0>();
 #pragma unroll
-      for (int j = 0; j < together && i + j < octets; ++j) {
-        const int slice = (i + j) / octets_per_slice;
-        if (slices > 1 && (i + j) % octets_per_slice == 0)
+      for (int j = 0; j < together && i + j < fragments; ++j) {
+        const int slice = (i + j) / fragments_per_slice;
+        if (slices > 1 && (i + j) % fragments_per_slice == 0)
           rescale =
               row_max_moved.since(slice) ? softmax.factors_since(sums[slice * warpgroup]) : attn::RowPair{1.f, 1.f};
-        add_octet(o.x + 4 * (i + j), sum[j], rescale);
+        add_fragment(o.x + 4 * (i + j), sum[j], rescale);
       }
     }
   }
@@ -89,38 +89,38 @@ struct Promotion {
  private:
   __device__ __forceinline__ void promote_slice(int slice, bool first, const attn::E4m3Softmax& softmax,
                                                 RowMaxMoved& row_max_moved, Output& o) const {
-    const int begin = slice * octets_per_slice;
+    const int begin = slice * fragments_per_slice;
     float4* const sums = address();
-    const auto octet = [&](int i) { return o.x + 4 * (begin + i); };
+    const auto fragment = [&](int i) { return o.x + 4 * (begin + i); };
     const auto sum = [&](int i) { return sums + (headers + begin + i) * warpgroup; };
     if (!first && !row_max_moved.since(slice)) {
       // The row maxima are still those of the header, so nothing is rescaled: L2 adds, and no warp waits for it.
 #pragma unroll
-      for (int i = 0; i < octets_per_slice; ++i)
-        ptx::red_add_v4_f32(&sum(i)->x, octet(i)[0], octet(i)[1], octet(i)[2], octet(i)[3]);
+      for (int i = 0; i < fragments_per_slice; ++i)
+        ptx::red_add_v4_f32(&sum(i)->x, fragment(i)[0], fragment(i)[1], fragment(i)[2], fragment(i)[3]);
     } else {
       float4* const header = sums + slice * warpgroup;
       attn::RowPair rescale = {1.f, 1.f};
       if (!first) rescale = softmax.factors_since(*header);
 #pragma unroll
-      for (int i = 0; i < octets_per_slice; i += 8) {
+      for (int i = 0; i < fragments_per_slice; i += 8) {
         ptx::keep_order();
         if (!first)
           WorkspaceO<V>::template apply<8>(o, begin + i, sums,
-                                           [&](float* x, const float4& sum) { add_octet(x, sum, rescale); });
+                                           [&](float* x, const float4& sum) { add_fragment(x, sum, rescale); });
 #pragma unroll
-        for (int j = i; j < i + 8 && j < octets_per_slice; ++j)
-          *sum(j) = {octet(j)[0], octet(j)[1], octet(j)[2], octet(j)[3]};
+        for (int j = i; j < i + 8 && j < fragments_per_slice; ++j)
+          *sum(j) = {fragment(j)[0], fragment(j)[1], fragment(j)[2], fragment(j)[3]};
       }
       *header = softmax.row_maxima();
       row_max_moved.forget(slice);
     }
     if constexpr (fwd_immediate_pv(V)) return;  // the next product is not added to what O has
 #pragma unroll
-    for (int i = 0; i < 4 * octets_per_slice; ++i) o.x[4 * begin + i] = 0.f;
+    for (int i = 0; i < 4 * fragments_per_slice; ++i) o.x[4 * begin + i] = 0.f;
   }
 
-  static __device__ __forceinline__ void add_octet(float* x, const float4& sum, attn::RowPair rescale) {
+  static __device__ __forceinline__ void add_fragment(float* x, const float4& sum, attn::RowPair rescale) {
     x[0] += sum.x * rescale.top;
     x[1] += sum.y * rescale.top;
     x[2] += sum.z * rescale.bottom;

@@ -29,7 +29,7 @@
 
 namespace froghopper::fwd {
 
-// A quad has two rows of Q, `row` and `row + 8`; a lane reads 16 bytes of each half of a row of a swizzle atom.
+// A quad has two rows of Q, `row` and `row + 8`; a lane reads 16 bytes of each half of a row of a panel (half_row).
 template <class Tile>
 struct RowsOfQuad {
   // halves: the shared addresses of this lane's 16 bytes, one in either half of the row. Odd rows take the second half
@@ -42,9 +42,9 @@ struct RowsOfQuad {
     halves[0] = tile.row(0, row) + Tile::unit(lane % 4 + 4 * (row & 1), row % 8);
     halves[1] = tile.row(0, row) + Tile::unit(lane % 4 + 4 * (1 - (row & 1)), row % 8);
   }
-  // half: 0 or 1 are those of swizzle atom 0, 2 and 3 those of swizzle atom 1.
-  __device__ __forceinline__ ptx::u32 at(int half, bool bottom) const {
-    return halves[half % 2] + half / 2 * Tile::atom_bytes + (bottom ? 8 * Tile::atom_row_bytes : 0);
+  // half_row: 0 and 1 are those of panel 0, 2 and 3 those of panel 1.
+  __device__ __forceinline__ ptx::u32 at(int half_row, bool bottom) const {
+    return halves[half_row % 2] + half_row / 2 * Tile::panel_bytes + (bottom ? 8 * Tile::panel_row_bytes : 0);
   }
 };
 
@@ -54,8 +54,8 @@ __device__ __forceinline__ int largest_exponent(const RowsOfQuad<Tile>& rows, bo
   ptx::u32 x[4];
   ptx::u32 most = 0;  // the largest of either half, without its sign: as integers such values have the same order
 #pragma unroll
-  for (int half = 0; half < 2 * Tile::atoms; ++half) {
-    ptx::ld_shared_v4(x, rows.at(half, bottom));
+  for (int half_row = 0; half_row < 2 * Tile::panels; ++half_row) {
+    ptx::ld_shared_v4(x, rows.at(half_row, bottom));
 #pragma unroll
     for (const ptx::u32 two : x) most = ptx::max_u16x2(most, two & 0x7fff7fff);
   }
@@ -76,21 +76,21 @@ template <class Tile>
 __device__ __forceinline__ void bf16_row_to_f16(const RowsOfQuad<Tile>& rows, bool bottom, float shift) {
   ptx::u32 x[4];
 #pragma unroll
-  for (int half = 0; half < 2 * Tile::atoms; ++half) {
-    ptx::ld_shared_v4(x, rows.at(half, bottom));
+  for (int half_row = 0; half_row < 2 * Tile::panels; ++half_row) {
+    ptx::ld_shared_v4(x, rows.at(half_row, bottom));
 #pragma unroll
     for (ptx::u32& two : x) {
       const float2 wide = ptx::cvt_unpack2<ptx::bf16>(two);
       two = ptx::cvt_pack2<ptx::f16>(wide.x * shift, wide.y * shift);
     }
-    ptx::st_shared_v4(rows.at(half, bottom), x);
+    ptx::st_shared_v4(rows.at(half_row, bottom), x);
   }
 }
 
 // Returns what this thread's two rows are to be multiplied by to be as they were. Two Consumers that share an M tile
 // look at all of it before one of them changes any, and then convert a row of each quad.
 template <int Sharers, class Tile>
-__device__ __forceinline__ attn::RowPair bf16_to_f16(Tile& q, int m_tile_index, int half) {
+__device__ __forceinline__ attn::RowPair bf16_to_f16(Tile& q, int m_tile_index, int sharer) {
   const RowsOfQuad<Tile> rows(q, m_tile_index);
   int up[2];
   if constexpr (Sharers == 1) {
@@ -103,7 +103,7 @@ __device__ __forceinline__ attn::RowPair bf16_to_f16(Tile& q, int m_tile_index, 
 #pragma unroll
     for (int bottom = 0; bottom < 2; ++bottom) up[bottom] = shift_up(largest_exponent(rows, bottom));
     ptx::sync_threads<Sharers * warpgroup>(1);
-    bf16_row_to_f16(rows, half, power_of_two(half ? up[1] : up[0]));
+    bf16_row_to_f16(rows, /*bottom=*/sharer != 0, power_of_two(sharer ? up[1] : up[0]));
   }
   return {power_of_two(-up[0]), power_of_two(-up[1])};
 }
@@ -114,25 +114,26 @@ template <class From, int Rows, int Cols>
 __device__ __forceinline__ void fp8_to_f16(tile::SharedTile<Rows, Cols>& q) {
   using To = tile::SharedTile<Rows, Cols>;
   using Stored = tile::SharedTile<Rows, Cols, 1>;
-  static_assert(Stored::atom_bytes == To::atom_bytes);
+  static_assert(Stored::panel_bytes == To::panel_bytes);
   const ptx::u32 lane = ptx::thread_here() % 32, first = ptx::thread_here() / 32 % 4 * 16 + lane / 4;
 #pragma unroll
   for (int bottom = 0; bottom < 2; ++bottom) {
     const ptx::u32 row = first + 8 * bottom, address = q.row(0, row);
-    ptx::u32 x[2 * Stored::atoms][4];
+    ptx::u32 x[2 * Stored::panels][4];
 #pragma unroll
-    for (int half = 0; half < 2 * Stored::atoms; ++half)
-      ptx::ld_shared_v4(x[half],
-                        address + half / 2 * Stored::atom_bytes + Stored::unit(half % 2 * 4 + lane % 4, row % 8));
+    for (int half_row = 0; half_row < 2 * Stored::panels; ++half_row)
+      ptx::ld_shared_v4(x[half_row], address + half_row / 2 * Stored::panel_bytes +
+                                         Stored::unit(half_row % 2 * 4 + lane % 4, row % 8));
     __syncwarp();
 #pragma unroll
-    for (int half = 0; half < To::atoms; ++half)  // half of a stored atom, 64 of its columns, is an atom of To
+    for (int half_row = 0; half_row < To::panels;
+         ++half_row)  // half of a stored panel, 64 of its columns, is a panel of To
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const ptx::u32 low = x[half][2 * i], high = x[half][2 * i + 1];
+        const ptx::u32 low = x[half_row][2 * i], high = x[half_row][2 * i + 1];
         const ptx::u32 wide[4] = {ptx::cvt_f16x2<From>(low, false), ptx::cvt_f16x2<From>(low, true),
                                   ptx::cvt_f16x2<From>(high, false), ptx::cvt_f16x2<From>(high, true)};
-        ptx::st_shared_v4(address + half * To::atom_bytes + To::unit(lane % 4 * 2 + i, row % 8), wide);
+        ptx::st_shared_v4(address + half_row * To::panel_bytes + To::unit(lane % 4 * 2 + i, row % 8), wide);
       }
   }
 }
@@ -155,10 +156,10 @@ __device__ attn::RowPair scales_of_packgqa_rows(const FwdParams& params, const W
 // thread's two rows are to be multiplied by.
 template <FwdVariant V, class Tile>
 __device__ __forceinline__ attn::RowPair queries_in_f16(const FwdParams& params, const WorkItem& item, Tile& q,
-                                                        int m_tile_index, int half) {
+                                                        int m_tile_index, int sharer) {
   attn::RowPair of_rows;
   if constexpr (V.dtype == Dtype::bf16) {
-    of_rows = bf16_to_f16<fwd_consumers_per_m_tile(V)>(q, m_tile_index, half);
+    of_rows = bf16_to_f16<fwd_consumers_per_m_tile(V)>(q, m_tile_index, sharer);
   } else {
     of_rows = scales_of_packgqa_rows<V>(params, item);
     fp8_to_f16<typename attn::Element<V.dtype>::type>(q);

@@ -17,8 +17,8 @@ struct RegistersOf {
   // three are crowded by just S and O (fwd_immediate_pv).
   static constexpr int of_tiles = fwd_fp8_mma(V) ? V.tiles.kv / 2 + V.tiles.kv / 8 + V.dims.v / 2 : 0;
   static constexpr bool crowded = fwd_immediate_pv(V) || of_tiles > (V.mask == Mask::none ? 200 : 180);
-  // Consumers need all of theirs where there are 4 of them, or at head dim 256.
-  static constexpr bool dequantises_in_few =
+  // Consumers need all of their registers where there are 4 of them, or at head dim 256.
+  static constexpr bool dequantises_in_few_registers =
       fwd_dequantises_on_load(V) && !dequantising_warpgroup && (count > 3 || V.dims.v > 192);
 
   struct Shares {  // of a thread of each role
@@ -34,7 +34,7 @@ struct RegistersOf {
     const Shares usual = count == 1 && V.pack_gqa ? Shares{216, 40}
                          : count <= 2             ? Shares{232, 40}
                                                   : Shares{count == 3 ? 160 : 112, 32};
-    if (!fwd_reads_8_bit(V) || dequantises_in_few || crowded) return usual;
+    if (!fwd_reads_8_bit(V) || dequantises_in_few_registers || crowded) return usual;
     return {usual.of_consumer - (V.pack_gqa ? 16 : 8), 56};  // to transpose or to dequantise
   }
   // Registers of a thread.
@@ -49,7 +49,10 @@ struct RegistersOf {
 
   // Blocks on their way from shared memory at once: as many as these registers hold.
   static constexpr int transposed_ahead = crowded ? 3 : 8;
-  static constexpr int dequantised_ahead = V.kv.token_scales ? 3 : !dequantises_in_few ? 5 : count > 3 ? 2 : 3;
+  static constexpr int dequantised_ahead = V.kv.token_scales               ? 3
+                                           : !dequantises_in_few_registers ? 5
+                                           : count > 3                     ? 2
+                                                                           : 3;
 };
 
 }  // namespace froghopper::fwd

@@ -41,13 +41,13 @@ struct MTile {
   }
 
   // By how much exact_step() shall put the row max above the maximum so far: after this tile, rows under a mask may
-  // have attended to few keys, whose scores later ones are likely to exceed (OnlineSoftmax::max_offset).
+  // have attended to few keys, whose scores later ones are likely to exceed (OnlineSoftmax::headroom).
   template <class Softmax>
-  __device__ __forceinline__ attn::RowPair max_offset(int kv_tile) const {
+  __device__ __forceinline__ attn::RowPair headroom(int kv_tile) const {
     if constexpr (V.mask == Mask::none || V.batch_invariant) return {0.f, 0.f};
     const int begin = kv_tile * V.tiles.kv;
     const auto of = [&](int row) {
-      return mask_range().end(row) - begin < Softmax::few_keys ? Softmax::max_offset : 0.f;
+      return mask_range().end(row) - begin < Softmax::few_keys ? Softmax::headroom : 0.f;
     };
     return {of(rows().top), of(rows().bottom)};
   }
@@ -85,8 +85,8 @@ struct MTile {
     if (first_row() >= seq_q()) first = 0;
     return max(max(first, item.kv.last()), item.kv.end - V.tiles.stages);
   }
-  __device__ TileSequence<int> tiles() const { return item.kv.from(first_tile()); }
-  __device__ TileSequence<int> skipped() const { return item.kv.before(first_tile()); }
+  __device__ TileSequence<int> tiles() const { return item.kv.visited_from(first_tile()); }
+  __device__ TileSequence<int> skipped() const { return item.kv.visited_before(first_tile()); }
 
   // Which of these tiles need a mask: those from lowest_upper_boundary_tile() on up, for the mask's upper bound, and
   // those below lowest_interior_tile(), for its lower bound. The others are interior tiles.

@@ -41,7 +41,7 @@ __device__ float scale_of_keys(const FwdParams& params, const WorkItem& item, in
 template <FwdVariant V>
 __device__ float scale_of_scores(const FwdParams& params, const WorkItem& item, const MTile<V>& m_tile) {
   if constexpr (fwd_dequantised_by_earlier_launch(V))
-    return attn::times(params.scale_log2, scale_of_keys<V>(params, item, item.kv.first()));
+    return attn::positive_product(params.scale_log2, scale_of_keys<V>(params, item, item.kv.first()));
   const int row = min(m_tile.first_row(), m_tile.seq_q() - 1);  // an M tile may have no rows
   return (V.score_mods.softcap ? params.cap_scale : params.scale_log2) * scale_of_queries<V>(params, item, row);
 }

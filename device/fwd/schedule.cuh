@@ -32,7 +32,7 @@ __device__ WorkItem make_item(const FwdParams& params, int sequence, int head, i
   if constexpr (fwd_splits(V)) {
     tiles = V.batch_invariant ? batch_invariant_part_of(tiles, index_in_pair % parts, params.split.most)
                               : part_of(tiles, index_in_pair % parts, params.split.tiles, params.split.most);
-    if (tiles.count() <= 0) tiles = TileSequence<int>::without_keys();
+    if (tiles.count() <= 0) tiles = TileSequence<int>::without_keys();  // not none(), which is the end marker
   }
   return {q_tile, head, sequence, tiles, lengths};
 }
@@ -56,9 +56,7 @@ template <FwdVariant V>
 struct ItemsOfSequence {
   RowsRange range;
   int rows_of_tile;
-  // Fixed parts only: SplitParams::tiles, the planned number, of which the function tiles_of_part() may give more; and
-  // SplitParams::most.
-  int tiles_of_part, most_parts;
+  int planned_tiles, most_parts;  // fixed parts only: SplitParams::tiles and most
 
   __device__ int operator()(const attn::Lengths& lengths) const {
     if (!range.has(lengths.seq_q)) return 0;
@@ -69,7 +67,7 @@ struct ItemsOfSequence {
     if constexpr (!fwd_splits(V)) return 1;
     if constexpr (V.batch_invariant) return batch_invariant_parts_of_sequence(lengths.seq_kv, most_parts);
     const int tiles = (max(lengths.seq_kv, 1) + V.tiles.kv - 1) / V.tiles.kv;
-    return min(most_parts, (tiles - 1) / tiles_of_part + 1);
+    return min(most_parts, (tiles - 1) / planned_tiles + 1);
   }
 };
 
@@ -142,9 +140,9 @@ struct EvenSchedule {
     const int tiles_per_head = __shfl_sync(~0u, my_tiles, holder) / params.split.even.heads_of_class;
     // The position of the next kv tile: among all kv tiles of the sequence, then of the head, then of the q tile.
     int number = begin - tiles_before - __shfl_sync(~0u, my_scan - my_tiles, holder);
-    const int round = number / tiles_per_head,
-              head = round * params.split.even.classes + blockIdx.x % params.split.even.classes;
-    number -= round * tiles_per_head;
+    const int head_in_class = number / tiles_per_head,
+              head = head_in_class * params.split.even.classes + blockIdx.x % params.split.even.classes;
+    number -= head_in_class * tiles_per_head;
     int q_tile = 0;
     TileSequence<int> tiles = tiles_of<V>(params, 0, of_sequence);
     while (number >= tiles.count()) {

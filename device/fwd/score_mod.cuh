@@ -56,7 +56,7 @@ struct ScoreMod {
 
   // s becomes scores in base 2, of which the softmax takes powers as they are: s scale_log2 - slope |diagonal - key|.
   // The scale may be too small for slopes to be divided by it. A top row is as far from a column as the bottom row, 8
-  // rows below, from the column 8 further on: one distance serves two scores.
+  // rows after it, from the column 8 further on: one distance serves two scores.
   template <class Scale>
   __device__ __forceinline__ void add_alibi(Scores& s, Scale scale_log2, const MTile<V>& m_tile, int kv_tile) const {
     const int diagonal_key = m_tile.rows().top + m_tile.mask_range().diagonal;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: what else shared memory holds where 8-bit tiles wait as they are in memory: V, until it is transposed, or
-// K and V, until they are dequantised. "stored" in the names of roles, rings and tiles says that.
+// K and V, until they are dequantised. "stored" in the names of roles, rings and tiles says that; it does not mean
+// output.
 #pragma once
 #include "contract/fields.h"
 #include "contract/fwd_smem.h"

@@ -34,8 +34,10 @@ struct ScalesOfRows {
   float k[V.tiles.kv], v[V.tiles.kv];
 };
 
-// The scales of an item's rows, for one warp. Pages: lanes keep the entries of the block table for the rows of the
-// tile that is copied next, as KvSource does, and find their columns without a division. Addresses are computed where
+// The scales of an item's rows, for one warp. Paged: lanes read the block table as PageOfRow (kv_source.cuh) does, and
+// keep its entries for the rows of the tile that is copied next, as KvSource does; but a warp that dequantises finds
+// the columns of the table without a division. A layout of K and V that has no block table must be told from these
+// (in_pages) and have an address of its own (address()). Addresses are computed where
 // they are used: a warp that dequantises has few registers, and all it does here delays its tiles.
 template <FwdVariant V>
 struct TokenScales {
@@ -114,7 +116,8 @@ struct TokenScales {
   }
 
  private:
-  static constexpr bool in_pages = V.kv.layout != KvLayout::contiguous;
+  static constexpr bool in_pages = V.kv.layout == KvLayout::pages || V.kv.layout == KvLayout::page_rows;
+  static_assert(in_pages || V.kv.layout == KvLayout::contiguous, "scales of rows have no address in this layout");
 
   static __device__ int lane() { return threadIdx.x % 32; }
   static __device__ int in_tile(int i) { return 32 * i + lane(); }

@@ -16,6 +16,7 @@ struct alignas(16) WorkItem {
   // Even splits: the workspace_tile_of_part(), contract/split.h. -1: none, as the item has all kv tiles of the q tile.
   int workspace_tile = -1;
 
+  // TileSequence, contract/tile_sequence.h, has the three ways to have no keys.
   __device__ bool is_end() const { return kv.none(); }  // no item is left: all roles end
   // Split-KV variants: a part in which the q tile attends to no key. The Dispatcher does not publish it.
   __device__ bool has_no_keys() const { return kv.count() < 0; }

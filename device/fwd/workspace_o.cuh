@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: what one Consumer keeps of O in the workspace, in fp32. A thread has there one or several headers,
 // float4s that say what the sums of its two rows are relative to (promotion.cuh, batch_invariant.cuh), and then its
-// values of O, octet by octet. All of it stays in L2.
+// values of O, fragment by fragment. All of it stays in L2.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_variant.h"
@@ -14,28 +14,28 @@ namespace froghopper::fwd {
 template <FwdVariant V>
 struct WorkspaceO {
   using Output = tile::Accum<fwd_columns(V)>;
-  static constexpr int octets = fwd_columns(V) / 8, headers = fwd_sums_headers(V);
+  static constexpr int fragments = fwd_columns(V) / 8, headers = fwd_sums_headers(V);
 
-  // This thread's first header; the next ones and the octets of its O lie a warpgroup further each.
+  // This thread's first header; the next ones and the fragments of its O lie a warpgroup further each.
   static __device__ float4* address(const FwdParams& params, int consumer) {
     const int at = blockIdx.x * fwd_consumers(V) + consumer;
     return reinterpret_cast<float4*>(params.sums) + at * fwd_sums_floats(V) / 4ll + ptx::thread_here() % warpgroup;
   }
 
-  // Together octets from octet `at` on: on their way at once, for each wait for L2 is hundreds of cycles.
+  // Together fragments from fragment `at` on: on their way at once, for each wait for L2 is hundreds of cycles.
   template <int Together>
   static __device__ __forceinline__ void load(float4 (&sum)[Together], int at, const float4* sums) {
 #pragma unroll
     for (int i = 0; i < Together; ++i)
-      if (at + i < octets) sum[i] = __ldcg(sums + (headers + at + i) * warpgroup);
+      if (at + i < fragments) sum[i] = __ldcg(sums + (headers + at + i) * warpgroup);
   }
-  // operation(octet of o, octet of the sum) for each of those octets.
+  // operation(fragment of o, fragment of the sum) for each of those fragments.
   template <int Together, class Operation>
   static __device__ __forceinline__ void each(const float4 (&sum)[Together], Output& o, int at,
                                               const Operation& operation) {
 #pragma unroll
     for (int i = 0; i < Together; ++i)
-      if (at + i < octets) operation(o.x + 4 * (at + i), sum[i]);
+      if (at + i < fragments) operation(o.x + 4 * (at + i), sum[i]);
   }
   // Loads them, and applies the operation to each.
   template <int Together, class Operation>

@@ -11,8 +11,8 @@
 namespace froghopper::tile {
 
 // 64 x Cols fp32 in the wgmma accumulator layout (PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16", D).
-// This thread owns two rows, "top" and "bottom" (8 apart). An octet is what it has of 8 columns: 4 values, which are
-// top, top, bottom, bottom.
+// This thread owns two rows, "top" and "bottom" (8 apart). Its fragment of 8 columns, D of wgmma m64n8, is 4 values:
+// top, top, bottom, bottom. "Fragment" means one of 8 columns everywhere.
 template <int Cols>
 struct Accum {
   float x[Cols / 2];
@@ -48,23 +48,23 @@ struct OperandA {
   __device__ OperandA() {}
   __device__ void clear() {
 #pragma unroll
-    for (auto& two_octets : x)
+    for (auto& two_fragments : x)
 #pragma unroll
-      for (u32& both : two_octets) both = 0;
+      for (u32& both : two_fragments) both = 0;
   }
 };
 
-// One octet, rounded: 2 registers.
+// One fragment, rounded: 2 registers.
 template <class T, int Cols>
-__device__ __forceinline__ void round_octet(OperandA<Cols>& dst, int octet, const float* x) {
-  dst.x[octet / 2][octet % 2 * 2 + 0] = ptx::cvt_pack2<T>(x[0], x[1]);
-  dst.x[octet / 2][octet % 2 * 2 + 1] = ptx::cvt_pack2<T>(x[2], x[3]);
+__device__ __forceinline__ void round_fragment(OperandA<Cols>& dst, int fragment, const float* x) {
+  dst.x[fragment / 2][fragment % 2 * 2 + 0] = ptx::cvt_pack2<T>(x[0], x[1]);
+  dst.x[fragment / 2][fragment % 2 * 2 + 1] = ptx::cvt_pack2<T>(x[2], x[3]);
 }
 
 template <class T, int Cols>
 __device__ __forceinline__ void round_to(OperandA<Cols>& dst, const Accum<Cols>& src) {
 #pragma unroll
-  for (int i = 0; i < Cols / 8; ++i) round_octet<T>(dst, i, src.x + 4 * i);
+  for (int i = 0; i < Cols / 8; ++i) round_fragment<T>(dst, i, src.x + 4 * i);
 }
 
 // The same of columns that are first multiplied by a factor each, which lie in shared memory.
@@ -75,7 +75,7 @@ __device__ __forceinline__ void round_scaled_to(OperandA<Cols>& dst, const Accum
     const float2 of = *reinterpret_cast<const float2*>(factors + 8 * i + thread_col());
     const float x[4] = {src.x[4 * i] * of.x, src.x[4 * i + 1] * of.y, src.x[4 * i + 2] * of.x,
                         src.x[4 * i + 3] * of.y};
-    round_octet<T>(dst, i, x);
+    round_fragment<T>(dst, i, x);
   }
 }
 template <int Cols>
@@ -108,19 +108,19 @@ __device__ __forceinline__ void round_to(OperandA8<Cols>& dst, const Accum<Cols>
 }
 
 // Writes a 64-row M tile transposed: dst[first_row + c][first_col + r] = src[r][c]. first_row is a multiple of 8,
-// first_col of a swizzle atom's columns. An 8 x 8 block is one smem row of 16 bytes a lane: no bank conflicts.
-// A thread's address is computed anew each time: kept through a loop that has no register left, it would be spilled. A
-// caller that has one keeps it.
+// first_col of a panel's columns. An 8 x 8 block is one smem row of 16 bytes a lane: no bank conflicts. A thread's
+// address is computed anew each time: kept through a loop that has no register left, it would be spilled. A caller that
+// has one keeps it.
 template <int Rows, int Cols>
 __device__ __forceinline__ u32 transposed_address(SharedTile<Rows, Cols>& dst, int first_row, int first_col) {
   using Tile = SharedTile<Rows, Cols>;
   const u32 thread = ptx::thread_here(), lane = thread % 32, unit = thread / 32 % 4 * 2 + lane / 8 % 2;
-  return dst.row(first_col / Tile::atom_columns, first_row + lane / 16 * 8 + lane % 8) + Tile::unit(unit, lane % 8);
+  return dst.row(first_col / Tile::panel_columns, first_row + lane / 16 * 8 + lane % 8) + Tile::unit(unit, lane % 8);
 }
 template <class Tile, int N>
 __device__ __forceinline__ void store_transposed_at(u32 address, const OperandA<N>& src) {
 #pragma unroll
-  for (int i = 0; i < N / 16; ++i) ptx::stmatrix_x4_trans(address + i * 16 * Tile::atom_row_bytes, src.x[i]);
+  for (int i = 0; i < N / 16; ++i) ptx::stmatrix_x4_trans(address + i * 16 * Tile::panel_row_bytes, src.x[i]);
 }
 template <int Rows, int Cols, int N>
 __device__ __forceinline__ void store_transposed(SharedTile<Rows, Cols>& dst, int first_row, int first_col,
@@ -142,8 +142,8 @@ __device__ __forceinline__ void round_into(SharedTile<Rows, TileCols>& dst, int 
     const u32 y[4] = {ptx::cvt_pack2<T>(its[0], its[1]), ptx::cvt_pack2<T>(its[2], its[3]),
                       ptx::cvt_pack2<T>(its[4], its[5]), ptx::cvt_pack2<T>(its[6], its[7])};
     // To move by units within a row of 128 bytes is an exclusive or: unit() does no more.
-    const int bytes = col % Tile::atom_columns * 2;
-    ptx::stmatrix_x4((at ^ bytes) + col / Tile::atom_columns * Tile::atom_bytes, y);
+    const int bytes = col % Tile::panel_columns * 2;
+    ptx::stmatrix_x4((at ^ bytes) + col / Tile::panel_columns * Tile::panel_bytes, y);
   }
 }
 
@@ -176,12 +176,12 @@ template <class T, int Cols>
 __device__ __forceinline__ void store_rows(const RowAddresses& at, int cols, const Accum<Cols>& src) {
   const int lane = threadIdx.x % 4;
 #pragma unroll
-  for (int i = 0; i < Cols / 2; i += 16) {  // 32 columns: 4 octets, of which a lane stores one
+  for (int i = 0; i < Cols / 2; i += 16) {  // 32 columns: 4 fragments, of which a lane stores one
     u32 t[4], b[4];
 #pragma unroll
-    for (int octet = 0; octet < 4; ++octet) {
-      t[octet] = ptx::cvt_pack2<T>(src.x[i + 4 * octet + 0], src.x[i + 4 * octet + 1]);
-      b[octet] = ptx::cvt_pack2<T>(src.x[i + 4 * octet + 2], src.x[i + 4 * octet + 3]);
+    for (int fragment = 0; fragment < 4; ++fragment) {
+      t[fragment] = ptx::cvt_pack2<T>(src.x[i + 4 * fragment + 0], src.x[i + 4 * fragment + 1]);
+      b[fragment] = ptx::cvt_pack2<T>(src.x[i + 4 * fragment + 2], src.x[i + 4 * fragment + 3]);
     }
     transpose_in_quad(t);
     transpose_in_quad(b);
@@ -205,29 +205,29 @@ __device__ __forceinline__ void store_rows_f32(const RowAddresses& at, int cols,
 }
 
 // Adds to this thread's two rows a share of the fp32 rows that lie at their addresses, and writes them there. What has
-// a share of 0 is not looked at. 4 octets are on their way at once: each wait is hundreds of cycles, and all of them
+// a share of 0 is not looked at. 4 fragments are on their way at once: each wait is hundreds of cycles, and all of them
 // together would take as many registers as the rows.
 template <int Cols>
 __device__ __forceinline__ void merge_rows_f32(const RowAddresses& at, int cols, float share_top, float share_bottom,
                                                const Accum<Cols>& src) {
-  constexpr int octets = 4;
+  constexpr int fragments = 4;
   const bool reads_top = at.has_top && share_top != 0.f, reads_bottom = at.has_bottom && share_bottom != 0.f;
 #pragma unroll
-  for (int i = 0; i < Cols / 2; i += 4 * octets) {
+  for (int i = 0; i < Cols / 2; i += 4 * fragments) {
     ptx::keep_order();
-    float2 top[octets], bottom[octets];
+    float2 top[fragments], bottom[fragments];
 #pragma unroll
-    for (int octet = 0; octet < octets; ++octet) {
-      const int col = thread_col() + col_of(i + 4 * octet);
-      top[octet] = bottom[octet] = {0.f, 0.f};
-      if (reads_top && col < cols) top[octet] = reinterpret_cast<const float2*>(at.top)[col / 2];
-      if (reads_bottom && col < cols) bottom[octet] = reinterpret_cast<const float2*>(at.bottom)[col / 2];
+    for (int fragment = 0; fragment < fragments; ++fragment) {
+      const int col = thread_col() + col_of(i + 4 * fragment);
+      top[fragment] = bottom[fragment] = {0.f, 0.f};
+      if (reads_top && col < cols) top[fragment] = reinterpret_cast<const float2*>(at.top)[col / 2];
+      if (reads_bottom && col < cols) bottom[fragment] = reinterpret_cast<const float2*>(at.bottom)[col / 2];
     }
 #pragma unroll
-    for (int octet = 0; octet < octets; ++octet) {
-      const int col = thread_col() + col_of(i + 4 * octet);
-      const float* x = src.x + i + 4 * octet;
-      const float2 &t = top[octet], &b = bottom[octet];
+    for (int fragment = 0; fragment < fragments; ++fragment) {
+      const int col = thread_col() + col_of(i + 4 * fragment);
+      const float* x = src.x + i + 4 * fragment;
+      const float2 &t = top[fragment], &b = bottom[fragment];
       if (at.has_top && col < cols)
         reinterpret_cast<float2*>(at.top)[col / 2] = {x[0] + share_top * t.x, x[1] + share_top * t.y};
       if (at.has_bottom && col < cols)

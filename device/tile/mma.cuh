@@ -113,16 +113,16 @@ __device__ __forceinline__ void mma_abt_by_warp(Accum<N>& d, SharedTile<RowsA, K
   d.clear();
 #pragma unroll 1
   for (int k = 0; k < K; k += 32 / Bytes) {
-    const u32 lane = threadIdx.x % 32, atom = k / b.atom_columns, unit = k % b.atom_columns / (16 / Bytes);
+    const u32 lane = threadIdx.x % 32, panel = k / b.panel_columns, unit = k % b.panel_columns / (16 / Bytes);
     const u32 row_a = row + threadIdx.x / 32 % 4 * 16 + lane % 16;
     u32 x[4];
-    ptx::ldmatrix_x4(x, a.row(atom, row_a) + a.unit(unit + lane / 16, lane % 8));
-    const u32 from = b.row(atom, lane % 8) + b.unit(unit + lane / 8 % 2, lane % 8);
+    ptx::ldmatrix_x4(x, a.row(panel, row_a) + a.unit(unit + lane / 16, lane % 8));
+    const u32 from = b.row(panel, lane % 8) + b.unit(unit + lane / 8 % 2, lane % 8);
 #pragma unroll
     for (int n = 0; n < N; n += 8) {
       if (Bytes == 1 && n % 32 == 0) __syncwarp();  // else loads of all rows begin at once, each into registers
       u32 y[2];
-      ptx::ldmatrix_x2(y, from + n * b.atom_row_bytes);
+      ptx::ldmatrix_x2(y, from + n * b.panel_row_bytes);
       if constexpr (Bytes == 2)
         ptx::mma_m16n8k16<T>(&d.x[n / 2], x, y[0], y[1]);
       else

@@ -13,7 +13,7 @@ struct Ring {
   ptx::u64 full[Stages];
   ptx::u64 empty[Stages];
 
-  __device__ void init(int arrivals_on_empty, int arrivals_on_full = 1) {
+  __device__ void init(int arrivals_on_full, int arrivals_on_empty) {
     for (int s = 0; s < Stages; ++s) {
       ptx::mbarrier_init(&full[s], arrivals_on_full);
       ptx::mbarrier_init(&empty[s], arrivals_on_empty);
@@ -49,6 +49,9 @@ struct Cursor {
       phase ^= 1;
     }
   }
+
+  // In the words of CUTLASS's PipelineTmaAsync, begin_fill() is producer_acquire: wait_room() is its wait, and
+  // expect_bytes() its arrive_and_expect_tx. wait() is consumer_wait, and release() consumer_release.
 
   // Producer, one thread. With one producer and 0 bytes the stage is full at once.
   __device__ void wait_room(Ring<Stages>& r) { wait_in_producer_warp(&r.empty[stage], phase ^ 1); }

@@ -9,34 +9,38 @@ namespace froghopper::tile {
 using ptx::u32;
 using ptx::u64;
 
-// Rows x Cols of a type of 2 bytes, or 1, stored as swizzle atoms of [Rows][128 bytes] with the 128-byte swizzle:
-// exactly what one TMA box writes. With 96 columns of 2 bytes the second swizzle atom is half used.
+// Rows x Cols of a type of 2 bytes, or 1, stored by panels, as dense linear algebra calls blocks of whole columns: a
+// panel is [Rows][128 bytes] with the 128-byte swizzle, exactly what one TMA box writes. (The swizzle atom of CUTLASS
+// is 8 rows of one.) With 96 columns of 2 bytes the second panel is half used.
 template <int Rows, int Cols, int Bytes = 2>
 struct alignas(1024) SharedTile {
-  static constexpr int atom_row_bytes = 128, atom_columns = atom_row_bytes / Bytes;
-  static constexpr int atoms = (Cols + atom_columns - 1) / atom_columns;
-  static constexpr int atom_bytes = Rows * atom_row_bytes, bytes = atoms * atom_bytes;
+  static constexpr int panel_row_bytes = 128, panel_columns = panel_row_bytes / Bytes;
+  static constexpr int panels = (Cols + panel_columns - 1) / panel_columns;
+  static constexpr int panel_bytes = Rows * panel_row_bytes, bytes = panels * panel_bytes;
 
   char data[bytes];
 
-  __device__ char* atom(int i) { return data + i * atom_bytes; }
+  __device__ char* panel(int i) { return data + i * panel_bytes; }
 
   // Operand whose inner dimension runs along the columns (Q and K in Q K^T), from row `row` and column `k` on.
   __device__ u64 k_major(int row, int k) {
-    return descriptor(k / atom_columns * atom_bytes + row * atom_row_bytes + k % atom_columns * Bytes,
+    return descriptor(k / panel_columns * panel_bytes + row * panel_row_bytes + k % panel_columns * Bytes,
                       /*leading_bytes=*/16);
   }
   // Operand whose inner dimension runs along the rows (V in P V), from row `k` and column `col` on: the start of a
-  // swizzle atom, or the middle of one where the operand ends with that swizzle atom.
+  // panel, or the middle of one where the operand ends with that panel. From panel to panel is the leading
+  // dimension byte offset.
   __device__ u64 mn_major(int k, int col = 0) {
     static_assert(Bytes == 2, "wgmma reads 8-bit operands only along their rows");
-    return descriptor(col / atom_columns * atom_bytes + k * atom_row_bytes + col % atom_columns * 2,
-                      /*leading_bytes=*/atom_bytes);
+    return descriptor(col / panel_columns * panel_bytes + k * panel_row_bytes + col % panel_columns * 2,
+                      /*leading_bytes=*/panel_bytes);
   }
 
-  // For ldmatrix: the shared address of a swizzle atom's row, and where in it one of its 8 units lies. A unit is 16
-  // bytes, what the swizzle moves as one: it permutes the units of a row by the row modulo 8.
-  __device__ u32 row(int atom_number, u32 row) { return ptx::smem_addr(atom(atom_number)) + row * atom_row_bytes; }
+  // For ldmatrix: the shared address of a panel's row, and where in it one of its 8 units lies. A unit is 16 bytes,
+  // what the swizzle moves as one: it permutes the units of a row by the row modulo 8.
+  __device__ u32 row(int panel_number, u32 row) {
+    return ptx::smem_addr(panel(panel_number)) + row * panel_row_bytes;
+  }
   static __device__ u32 unit(u32 unit, u32 row_modulo_8) { return (unit ^ row_modulo_8) * 16; }
 
  private:

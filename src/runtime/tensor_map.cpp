@@ -46,7 +46,7 @@ int64_t stride_bytes(const View& v, int64_t elements, int64_t extent) {
   return extent <= 1 || v.empty() ? alignment : elements * size_of(v.element);
 }
 
-int columns_of_atom(const View& v) { return atom_row_bytes / size_of(v.element); }
+int columns_of_panel(const View& v) { return panel_row_bytes / size_of(v.element); }
 
 uint64_t at_least_one(int64_t extent) { return static_cast<uint64_t>(std::max<int64_t>(1, extent)); }
 
@@ -95,7 +95,7 @@ Result<MapShape> fixed_shape(const Named& tensor, int rows, const void* stand_in
   set(shape, {at_least_one(v.dim), at_least_one(v.seq), at_least_one(v.heads), at_least_one(v.batch)},
       {stride_bytes(v, v.stride_seq, v.seq), stride_bytes(v, v.stride_head, v.heads),
        stride_bytes(v, v.stride_batch, v.batch)},
-      columns_of_atom(v), rows);
+      columns_of_panel(v), rows);
   return shape;
 }
 
@@ -172,7 +172,7 @@ Result<MapShape> ragged_shape(const Named& tensor, int rows, const void* stand_i
   shape.address = v.empty() ? stand_in : v.data;
   shape.granules = {.batch = static_cast<int>(step), .row = static_cast<int>(row_granules)};
   set(shape, {at_least_one(v.dim), map_rows, at_least_one(v.heads), any_extent, any_extent},
-      {row, stride_bytes(v, v.stride_head, v.heads), bytes, wrap_bytes - row}, columns_of_atom(v), rows);
+      {row, stride_bytes(v, v.stride_head, v.heads), bytes, wrap_bytes - row}, columns_of_panel(v), rows);
   return shape;
 }
 

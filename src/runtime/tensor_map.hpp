@@ -19,7 +19,7 @@ struct MapShape {
   uint64_t strides[4] = {};
   uint32_t box[5] = {};
   MapGranules granules{};  // ragged only
-  bool swizzled = true;    // into swizzle atoms, as wgmma reads them
+  bool swizzled = true;    // into panels, as wgmma reads them
   bool ahead = true;       // L2 reads 256 bytes for each 128 that are asked for
 };
 
