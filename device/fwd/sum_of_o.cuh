@@ -43,29 +43,29 @@ struct SumOfO {
     return row.inverse != 0.f ? row.sink_weight : row.lse == -tile::inf ? 0.f : 1.f;
   }
 
-  // O becomes the merged O. As in merge_rows_f32(), four octets are on their way at once.
+  // O becomes the merged O. As in merge_rows_f32(), four fragments are on their way at once.
   __device__ __forceinline__ void add(const tile::RowAddresses& sum, int columns, Output& o) const {
-    constexpr int octets = 4;
+    constexpr int fragments = 4;
     const float share_top = share(top), share_bottom = share(bottom);
     const bool reads_top = sum.has_top && share_top != 0.f, reads_bottom = sum.has_bottom && share_bottom != 0.f;
 #pragma unroll
-    for (int i = 0; i < fwd_columns(V) / 2; i += 4 * octets) {
+    for (int i = 0; i < fwd_columns(V) / 2; i += 4 * fragments) {
       ptx::keep_order();
-      float2 held_top[octets], held_bottom[octets];
+      float2 held_top[fragments], held_bottom[fragments];
 #pragma unroll
-      for (int octet = 0; octet < octets; ++octet) {
-        const int col = tile::thread_col() + tile::col_of(i + 4 * octet);
-        held_top[octet] = held_bottom[octet] = {0.f, 0.f};
-        if (reads_top && col < columns) held_top[octet] = reinterpret_cast<const float2*>(sum.top)[col / 2];
-        if (reads_bottom && col < columns) held_bottom[octet] = reinterpret_cast<const float2*>(sum.bottom)[col / 2];
+      for (int fragment = 0; fragment < fragments; ++fragment) {
+        const int col = tile::thread_col() + tile::col_of(i + 4 * fragment);
+        held_top[fragment] = held_bottom[fragment] = {0.f, 0.f};
+        if (reads_top && col < columns) held_top[fragment] = reinterpret_cast<const float2*>(sum.top)[col / 2];
+        if (reads_bottom && col < columns) held_bottom[fragment] = reinterpret_cast<const float2*>(sum.bottom)[col / 2];
       }
 #pragma unroll
-      for (int octet = 0; octet < octets; ++octet) {
-        float* x = o.x + i + 4 * octet;
-        x[0] = (top.inverse != 0.f ? x[0] : 0.f) + share_top * held_top[octet].x;
-        x[1] = (top.inverse != 0.f ? x[1] : 0.f) + share_top * held_top[octet].y;
-        x[2] = (bottom.inverse != 0.f ? x[2] : 0.f) + share_bottom * held_bottom[octet].x;
-        x[3] = (bottom.inverse != 0.f ? x[3] : 0.f) + share_bottom * held_bottom[octet].y;
+      for (int fragment = 0; fragment < fragments; ++fragment) {
+        float* x = o.x + i + 4 * fragment;
+        x[0] = (top.inverse != 0.f ? x[0] : 0.f) + share_top * held_top[fragment].x;
+        x[1] = (top.inverse != 0.f ? x[1] : 0.f) + share_top * held_top[fragment].y;
+        x[2] = (bottom.inverse != 0.f ? x[2] : 0.f) + share_bottom * held_bottom[fragment].x;
+        x[3] = (bottom.inverse != 0.f ? x[3] : 0.f) + share_bottom * held_bottom[fragment].y;
       }
     }
   }
