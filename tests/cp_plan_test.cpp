@@ -127,9 +127,10 @@ TEST(ContextParallelPlan, the_text_has_every_step) {
       "cpu");
   for (const char* part : {"cpu ring rank 1 of 4, zigzag layout", "rows 8 to 16 48 to 56",
                            "exchange k, v: from 0: 65536; to 2: 65536 bytes", "wait for the oldest exchange",
-                           "attend rows 8 to 16, 8 keys from 8 on, causal, merged",
-                           "attend rows 48 to 56, 16 keys from 8 on, causal, merged",
-                           "attend rows 48 to 56, 16 keys from 16 on, all pairs, merged", "round to o"})
+                           "attend rows 8 to 16, 8 keys from 8 on, causal, first of its calls",
+                           "attend rows 48 to 56, 16 keys from 8 on, causal, first of its calls",
+                           "attend rows 48 to 56, 16 keys from 16 on, all pairs, merged",
+                           "attend rows 8 to 16, 8 keys from 0 on, all pairs, merged and rounded"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 

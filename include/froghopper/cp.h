@@ -264,10 +264,10 @@ typedef struct fh_cp_memory {
   /* into[i] += from[i]. Needed for gradients that several ranks contribute to: ring, all-gather, and all-to-all with
    * fewer KV heads than ranks. */
   int (*add)(void* context, float* into, const float* from, uint64_t count, void* stream);
-  /* to[i] = from[i], rounded to f16 or bf16, to nearest even. Needed if dtype_out is one of these and sums are in f32:
-   * o of the ring, and gradients. The all-gather merges o in f32 only if this and `spread` are given. */
+  /* to[i] = from[i], rounded to f16 or bf16, to nearest even. Needed if dtype_out is one of these: for gradients, and
+   * for o of documents and of all-to-all with a ring or an all-gather inside. */
   int (*convert)(void* context, void* to, fh_dtype dtype, const float* from, uint64_t count, void* stream);
-  /* to[r, i] = from[r] for i below `columns`. Needed for sinks if o is merged in f32. */
+  /* to[r, i] = from[r] for i below `columns`. Needed for sinks, where o is FH_F32 or has documents. */
   int (*spread)(void* context, float* to, const float* from, uint64_t rows, uint64_t columns, void* stream);
 } fh_cp_memory;
 

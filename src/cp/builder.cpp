@@ -172,8 +172,9 @@ void Builder::begin_lse(Place lse, int64_t first, int64_t heads, int64_t its_row
 
 void Builder::begin(bool with_merging, size_t first_merged) {
   merges = with_merging && first_merged < parts.size();
+  in_phases_ = merges && !job.packed() && job.rounds() && !(job.backward() && whole.deterministic);
   first_merged_ = first_merged;
-  sink_counted_.assign(parts.size(), 0);
+  sink_counted_.assign(parts.size(), 0), calls_.resize(parts.size());
   if (job.backward() && whole.sink) add(Fill{{Buffer::grad_sink, 0}, 0, heads_q});
   const int64_t lines = batch * heads_q;
   for (size_t part = 0; part < parts.size(); ++part) {
@@ -191,16 +192,21 @@ void Builder::begin(bool with_merging, size_t first_merged) {
                range.rows() * 4,
                lines,
                Buffer::grad_lse});
-    } else if (!job.backward() && merges_in(part)) {
+    } else if (!job.backward() && merges_in(part) && !in_phases_) {
       begin_lse(lse_.back(), 0, heads_q, range.rows());
     }
   }
   if (!merges || rows == 0) return;
+  for (size_t part = 0; part < parts.size() && in_phases_ && job.backward(); ++part) {
+    ++made.slots;
+    if (whole.sink) grad_sinks_.push_back(workspace(heads_q * 4));
+  }
+  if (in_phases_ && job.backward()) return;
   const int64_t dim = job.backward() ? dim_qk : dim_v;
   if (job.rounds()) o_first_ = parts[first_merged].begin;
   const int64_t words = batch * (rows - o_first_) * heads_q * dim;
   (job.backward() ? grad_q : o_) = target(job.backward() ? Buffer::grad_q : Buffer::o, words);
-  add(Fill{job.backward() ? grad_q : o_, 0, words});
+  if (!in_phases_) add(Fill{job.backward() ? grad_q : o_, 0, words});
 }
 
 void Builder::attend(const Block& block, const KeyPlaces& from, const KeyPlaces& grads) {
@@ -213,11 +219,11 @@ void Builder::attend(const Block& block, const KeyPlaces& from, const KeyPlaces&
 
 // One call. Its sink is in the denominator once: without merging there is one call for each row, with it lse begins
 // with the sink, and the sink's gradient is taken in one call for each row.
-Attend Builder::call(fh_problem p, const Piece& first, bool with_sink, const Block& block, const KeyPlaces& from,
+Attend Builder::call(fh_problem& p, const Piece& first, bool with_sink, const Block& block, const KeyPlaces& from,
                      const KeyPlaces& grads) {
-  const bool merged = merges_in(first.part);
-  p.accumulate = merged;
-  if (merged) p.sink = whole.sink && job.backward() && with_sink;
+  const bool merged = merges_in(first.part), is_phase = merged && in_phases_;
+  p.accumulate = merged && (job.backward() || !is_phase);
+  if (merged && !is_phase) p.sink = whole.sink && job.backward() && with_sink;
   const int64_t q_row = heads_q * dim_qk, o_row = heads_q * dim_v;
   const auto own = [&](Buffer buffer, int64_t row_values, int64_t element_bytes) {
     return Operand{{buffer, first.row * row_values * element_bytes}, rows};
@@ -231,16 +237,19 @@ Attend Builder::call(fh_problem p, const Piece& first, bool with_sink, const Blo
   if (p.sink) a.sink = {Buffer::sink, 0};
   if (whole.alibi) a.slopes = {Buffer::slopes, 0};
   if (!job.backward()) {
-    a.o = merged ? Operand{o_ + (first.row - o_first_) * o_row * 4, rows - o_first_} : own(Buffer::o, o_row, element);
+    const Operand sum{o_ + (first.row - o_first_) * o_row * 4, rows - o_first_};
+    if (is_phase) a.o_sum = sum;
+    a.o = merged && !is_phase ? sum : own(Buffer::o, o_row, element);
   } else {
     const int64_t element_bytes = merges ? 4 : element;
     a.o = own(Buffer::o, o_row, element), a.grad_o = own(Buffer::grad_o, o_row, element);
-    a.grad_q = merges ? Operand{grad_q + first.row * q_row * 4, rows} : own(Buffer::grad_q, q_row, element);
+    a.grad_q =
+        merges && !is_phase ? Operand{grad_q + first.row * q_row * 4, rows} : own(Buffer::grad_q, q_row, element);
+    if (is_phase) a.slot = static_cast<int64_t>(first.part);
     a.grad_k = {grads.k + first.key * k_row(element_bytes), grads.rows};
     a.grad_v = {grads.v + first.key * v_row(element_bytes), grads.rows};
-    if (p.sink) a.grad_sink = {Buffer::grad_sink, 0};
+    if (p.sink) a.grad_sink = is_phase ? grad_sinks_[first.part] : Place{Buffer::grad_sink, 0};
   }
-  a.problem = problem(p);
   return a;
 }
 
@@ -251,17 +260,42 @@ void Builder::attend_parts(size_t first, size_t last, const Block& block, const 
 }
 
 void Builder::attend(const Piece& piece, const Block& block, const KeyPlaces& from, const KeyPlaces& grads) {
-  Attend a = call(problem_of(whole, piece), piece, !sink_counted_[piece.part], block, from, grads);
+  fh_problem p = problem_of(whole, piece);
+  Attend a = call(p, piece, !sink_counted_[piece.part], block, from, grads);
   sink_counted_[piece.part] = 1;
   a.lse = lse_[piece.part], a.grad_lse = grad_lse_[piece.part];
   a.rows = batch * piece.rows, a.pairs = piece.pairs();
+  if (in_phases_ && merges_in(piece.part))
+    calls_[piece.part].push_back({made.steps.size(), p});
+  else
+    a.problem = problem(p);
   add(a);
+}
+
+// Which calls of a part are its first, middle and last ones is known when all are there.
+void Builder::set_phases(size_t part) {
+  const std::vector<Call>& calls = calls_[part];
+  for (size_t i = 0; i < calls.size(); ++i) {
+    Attend& a = std::get<Attend>(made.steps[calls[i].step]);
+    fh_problem p = calls[i].problem;
+    const bool is_first = i == 0, is_last = i + 1 == calls.size();
+    p.phase = is_first && is_last ? FH_PHASE_ONLY
+              : is_first          ? FH_PHASE_FIRST
+              : is_last           ? FH_PHASE_LAST
+                                  : FH_PHASE_MIDDLE;
+    if (is_first && is_last) a.o_sum = {};
+    if (!is_last && !job.backward()) a.o = {};
+    if (!is_last) a.grad_q = {}, a.grad_sink = {};
+    a.problem = problem(p);
+  }
 }
 
 void Builder::attend(const Run& run, const Block& block, const KeyPlaces& from, const KeyPlaces& grads) {
   const Range its_rows{run.row, run.row + run.rows()};
   const bool all = its_rows.rows() == rows;
-  Attend a = call(problem_of(whole, run), run.sequences.front(), run.own, block, from, grads);
+  fh_problem p = problem_of(whole, run);
+  Attend a = call(p, run.sequences.front(), run.own, block, from, grads);
+  a.problem = problem(p);
   a.lse = lse_[0] + run.row * 4;
   if (!all) a.lse_rows = rows;
   if (job.backward()) a.grad_lse = all ? grad_lse_[0] : dense_grad_lse(its_rows);
@@ -305,11 +339,14 @@ void Builder::convert_o() {
 }
 
 void Builder::end() {
+  for (size_t part = 0; part < parts.size() && in_phases_; ++part) set_phases(part);
+  for (size_t part = 0; part < grad_sinks_.size(); ++part)
+    if (!calls_[part].empty()) add(Add{{Buffer::grad_sink, 0}, grad_sinks_[part], heads_q});
   if (job.backward()) {
-    if (merges) convert(Buffer::grad_q, grad_q, batch * rows * heads_q * dim_qk);
+    if (merges && !in_phases_) convert(Buffer::grad_q, grad_q, batch * rows * heads_q * dim_qk);
     return;
   }
-  if (merges) convert_o();
+  if (merges && !in_phases_) convert_o();
   for (size_t i = 0; i < parts.size(); ++i)
     if (lse_[i].buffer == Buffer::workspace)
       add(Copy{{Buffer::lse, parts[i].begin * 4},

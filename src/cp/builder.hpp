@@ -103,8 +103,10 @@ class Builder {
  private:
   void attend(const Piece& piece, const Block& block, const KeyPlaces& from, const KeyPlaces& grads);
   void attend(const Run& run, const Block& block, const KeyPlaces& from, const KeyPlaces& grads);
-  Attend call(fh_problem p, const Piece& first, bool with_sink, const Block& block, const KeyPlaces& from,
+  // Sets what p merges, and returns the call but for its lse and the number of p.
+  Attend call(fh_problem& p, const Piece& first, bool with_sink, const Block& block, const KeyPlaces& from,
               const KeyPlaces& grads);
+  void set_phases(size_t part);
   bool merges_in(size_t part) const { return merges && part >= first_merged_; }
   Place dense_grad_lse(Range its_rows);
   Place table(const std::vector<int32_t>& ends);
@@ -113,6 +115,16 @@ class Builder {
   Place o_;  // f32, with merges: of the rows from o_first_ on
   int64_t o_first_ = 0;
   std::vector<Place> lse_, grad_lse_;  // of each part
+  // The calls of a part are the phases of one (fh_phase), so that it is cleared and rounded once: where all its calls
+  // have the same rows, which those of documents need not have, and results are rounded. The kernels have no phases of
+  // deterministic gradients.
+  bool in_phases_ = false;
+  struct Call {
+    size_t step;  // in made.steps
+    fh_problem problem;
+  };
+  std::vector<std::vector<Call>> calls_;  // of each part, with phases
+  std::vector<Place> grad_sinks_;         // likewise, where there is a sink
   std::vector<char> sink_counted_;
   std::vector<std::pair<Range, Place>> dense_;  // of grad_lse, what runs have used
 };

@@ -8,8 +8,9 @@ namespace {
 class Moved {
  public:
   Moved(Builder& to, const Steps& steps, const std::array<Place, buffer_count>& buffers, Peers peers)
-      : to_(to), buffers_(buffers), peers_(peers) {
+      : to_(to), buffers_(buffers), peers_(peers), slots_(to.made.slots) {
     for (const fh_problem& p : steps.problems) problems_.push_back(to.problem(p));
+    to.made.slots += steps.slots;
   }
 
   void operator()(Exchange& group) const {
@@ -28,11 +29,12 @@ class Moved {
   void operator()(Convert& s) const { move(s.to), move(s.from), to_.add(s); }
   void operator()(Spread& s) const { move(s.to), move(s.from), to_.add(s); }
   void operator()(Attend& s) const {
-    for (Operand* x : {&s.q, &s.k, &s.v, &s.o, &s.grad_o, &s.grad_q, &s.grad_k, &s.grad_v}) move(x->place);
+    for (Operand* x : {&s.q, &s.k, &s.v, &s.o, &s.o_sum, &s.grad_o, &s.grad_q, &s.grad_k, &s.grad_v}) move(x->place);
     for (Place* x : {&s.lse, &s.grad_lse, &s.sink, &s.slopes, &s.grad_sink, &s.scale_k, &s.scale_v, &s.cu_seqlens_q,
                      &s.cu_seqlens_kv, &s.seqused_q, &s.seqused_kv})
       move(*x);
     s.problem = problems_[s.problem];
+    if (s.slot >= 0) s.slot += slots_;
     to_.add(s);
   }
 
@@ -44,6 +46,7 @@ class Moved {
   Builder& to_;
   const std::array<Place, buffer_count>& buffers_;
   const Peers peers_;
+  const int64_t slots_;  // that were there before
   std::vector<size_t> problems_;
 };
 

@@ -26,6 +26,7 @@ Failure refused(fh_status status, std::string text) { return Failure{status, std
 const char* unsupported_option(const fh_problem& p) {
   if (p.seqused) return "seqused";
   if (p.accumulate) return "accumulate";
+  if (p.phase != FH_PHASE_NONE) return "phase";
   if (p.attention_chunk) return "attention_chunk";
   if (p.page_size) return "page_size";
   if (p.max_logit) return "max_logit";

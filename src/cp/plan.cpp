@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "src/base/counted.hpp"
 #include "src/base/text.hpp"
@@ -59,18 +60,37 @@ Result<Attention> planned(const fh_problem& problem, const char* target) {
   return Attention(plan);
 }
 
+constexpr uint64_t alignment = 256;
+uint64_t aligned(uint64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
+
+// Attention's own workspace, where its calls need `bytes`, by problem.
+struct OwnWorkspace {
+  uint64_t shared = 0;
+  std::vector<uint64_t> slots;
+
+  OwnWorkspace(const Steps& steps, const std::vector<uint64_t>& bytes) : slots(static_cast<size_t>(steps.slots)) {
+    for (const Step& step : steps.steps) {
+      const Attend* const a = std::get_if<Attend>(&step);
+      if (a == nullptr) continue;
+      uint64_t& its = a->slot < 0 ? shared : slots[static_cast<size_t>(a->slot)];
+      its = std::max(its, aligned(bytes[a->problem]));
+    }
+  }
+  uint64_t all() const { return std::accumulate(slots.begin(), slots.end(), shared); }
+};
+
 // Workspace of the rank that needs most, with what attention itself needs there.
 Result<uint64_t> whole_workspace(const Job& job, fh_cp_scheme scheme, const char* target) {
   uint64_t most = 0;
   for (const int64_t rank : looked_at(job)) {
     const Steps steps = steps_of(job, scheme, rank);
-    uint64_t attention = 0;
+    std::vector<uint64_t> bytes;
     for (const fh_problem& p : steps.problems) {
       const Result<Attention> plan = planned(p, target);
       if (!plan) return plan.failure();
-      attention = std::max<uint64_t>(attention, fh_plan_workspace_bytes(plan->get()));
+      bytes.push_back(fh_plan_workspace_bytes(plan->get()));
     }
-    most = std::max(most, static_cast<uint64_t>(steps.workspace) + attention);
+    most = std::max(most, static_cast<uint64_t>(steps.workspace) + OwnWorkspace(steps, bytes).all());
   }
   return most;
 }
@@ -169,18 +189,23 @@ Result<bool> checked_by_library(const fh_problem& whole, const char* target) {
 }
 
 Result<void> plan_attention(fh_cp_plan& plan, const char* target) {
+  std::vector<uint64_t> bytes;
   for (const fh_problem& p : plan.steps.problems) {
     Result<Attention> made = planned(p, target);
     if (!made) return made.failure();
     plan.attention.push_back(std::move(*made));
     const fh_plan* const attention = plan.attention.back().get();
-    plan.attention_workspace = std::max<uint64_t>(plan.attention_workspace, fh_plan_workspace_bytes(attention));
+    bytes.push_back(fh_plan_workspace_bytes(attention));
     if ((fh_plan_on_gpu(attention) != 0) != plan.on_gpu)
       return Failure{FH_UNSUPPORTED,
                      "some calls of the plan run on a GPU and others on the CPU. Name the target, "
                      "\"cpu\" or \"hopper\"."};
   }
-  plan.workspace = static_cast<uint64_t>(plan.steps.workspace) + plan.attention_workspace;
+  const OwnWorkspace own(plan.steps, bytes);
+  uint64_t at = static_cast<uint64_t>(plan.steps.workspace) + own.shared;
+  for (const uint64_t slot : own.slots) plan.slots.push_back(at), at += slot;
+  plan.attention_workspace = own.all();
+  plan.workspace = at;
   return {};
 }
 
@@ -198,22 +223,6 @@ Result<std::unique_ptr<fh_cp_plan>> plan_of(const Candidate& chosen, int64_t ran
   plan->digest = digest_of_plan(plan->job, chosen.scheme);
   if (Result<void> planned = plan_attention(*plan, target); !planned) return planned.failure();
   return plan;
-}
-
-// For callers who give no kernels for sums in f32: an all-gather needs them only where it has chunks.
-Result<void> add_plan_without_kernels(fh_cp_plan& plan, Candidate chosen, const char* target) {
-  if (!plan.on_gpu || chosen.job.chunks.count == 0 || chosen.job.backward()) return {};
-  chosen.job.chunks = {};
-  if (chosen.job.workspace_limit > 0) {
-    const Result<uint64_t> whole = whole_workspace(chosen.job, chosen.scheme, target);
-    if (!whole) return whole.failure();
-    if (*whole > chosen.job.workspace_limit) return {};
-  }
-  Result<std::unique_ptr<fh_cp_plan>> other = plan_of(chosen, plan.rank, target, plan.on_gpu);
-  if (!other) return other.failure();
-  plan.without_kernels = std::move(*other);
-  plan.workspace = std::max(plan.workspace, plan.without_kernels->workspace);
-  return {};
 }
 
 }  // namespace
@@ -240,7 +249,6 @@ Result<std::unique_ptr<fh_cp_plan>> make_plan(const fh_cp_problem& problem, cons
   if (!chosen) return chosen.failure();
   Result<std::unique_ptr<fh_cp_plan>> plan = plan_of(*chosen, problem.rank, target, *on_gpu);
   if (!plan) return plan;
-  if (Result<void> added = add_plan_without_kernels(**plan, *chosen, target); !added) return added.failure();
   (*plan)->text = printed(**plan, why);
   return plan;
 }

@@ -26,12 +26,12 @@ struct fh_cp_plan {
   froghopper::cp::Steps steps;
   std::vector<froghopper::cp::Attention> attention;  // of steps.problems
   bool on_gpu = false;
-  uint64_t attention_workspace = 0, workspace = 0;  // bytes; the first lies at the end of the second
-  uint64_t digest = 0;                              // of everything that must be the same on all ranks
+  // Bytes; attention's own lies at the end, what all calls use first, and then those of slots, from these places on.
+  uint64_t attention_workspace = 0, workspace = 0;
+  std::vector<uint64_t> slots;
+  uint64_t digest = 0;  // of everything that must be the same on all ranks
   double seconds = 0;
   std::string text;
-  // Another plan of the same scheme, for callers who give no kernels; NULL: there is none, or this one needs none.
-  std::unique_ptr<fh_cp_plan> without_kernels;
 };
 
 namespace froghopper::cp {

@@ -75,6 +75,15 @@ std::string mask(const fh_problem& p) {
   return p.causal ? text("causal, window {}", left) : text("window {} to {}", left, right);
 }
 
+const char* merged(const fh_problem& p) {
+  switch (p.phase) {
+    case FH_PHASE_FIRST: return ", first of its calls";
+    case FH_PHASE_MIDDLE: return ", merged";
+    case FH_PHASE_LAST: return ", merged and rounded";
+    default: return p.phase != FH_PHASE_ONLY && p.accumulate ? ", merged" : "";
+  }
+}
+
 struct Line {
   const fh_cp_plan& plan;
   std::string operator()(const Exchange& s) const {
@@ -100,7 +109,7 @@ struct Line {
   std::string operator()(const Attend& s) const {
     const fh_problem& p = plan.steps.problems[s.problem];
     const char* const what = p.op == FH_BACKWARD ? "gradients of" : "attend";
-    const std::string how = text("{}{}: {:.3g} FLOP", mask(p), p.accumulate ? ", merged" : "", flops_of(p, s.pairs));
+    const std::string how = text("{}{}: {:.3g} FLOP", mask(p), merged(p), flops_of(p, s.pairs));
     if (p.varlen)
       return text("{} {} from {} on in {}, {} from {} on, {}", what, counted(s.rows, "row"), s.row,
                   counted(p.batch, "document"), counted(p.total_kv, "key"), s.key, how);

@@ -339,11 +339,12 @@ Result<void> Run::step(const Attend& s) {
   const fh_problem& p = plan_.steps.problems[s.problem];
   fh_tensors x = fh_tensors_init();
   const auto tensor = [&](const Operand& operand, int64_t heads, int64_t dim) {
+    if (operand.place.buffer == Buffer::none) return fh_tensor{};
     return fh_tensor{at(operand.place), operand.batch_rows * heads * dim, heads * dim, dim};
   };
   x.q = tensor(s.q, p.heads_q, p.dim_qk);
   x.k = tensor(s.k, p.heads_kv, p.dim_qk), x.v = tensor(s.v, p.heads_kv, p.dim_v);
-  x.o = tensor(s.o, p.heads_q, p.dim_v);
+  x.o = tensor(s.o, p.heads_q, p.dim_v), x.o_sum = tensor(s.o_sum, p.heads_q, p.dim_v);
   x.lse = reinterpret_cast<float*>(at(s.lse));
   if (s.lse_rows > 0 && x.lse != nullptr) x.lse_stride_seq = 1, x.lse_stride_head = s.lse_rows;
   x.cu_seqlens_q = reinterpret_cast<const int32_t*>(at(s.cu_seqlens_q));
@@ -360,26 +361,19 @@ Result<void> Run::step(const Attend& s) {
     if (t_.grad_lse != nullptr) x.grad_lse = reinterpret_cast<const float*>(at(s.grad_lse));
     x.grad_sink = reinterpret_cast<float*>(at(s.grad_sink));
   }
-  void* const at_end =
-      plan_.attention_workspace > 0 ? static_cast<char*>(workspace_) + plan_.steps.workspace : nullptr;
-  const fh_status status =
-      fh_plan_run(plan_.attention[s.problem].get(), &x, at_end, plan_.attention_workspace, stream_);
+  const uint64_t own =
+      s.slot < 0 ? static_cast<uint64_t>(plan_.steps.workspace) : plan_.slots[static_cast<size_t>(s.slot)];
+  void* const at_own = plan_.attention_workspace > 0 ? static_cast<char*>(workspace_) + own : nullptr;
+  const fh_status status = fh_plan_run(plan_.attention[s.problem].get(), &x, at_own, plan_.workspace - own, stream_);
   if (status == FH_OK) return {};
   return Failure{status, text("attention of rank {}: {}", plan_.rank, fh_last_error())};
-}
-
-// For sums in f32 of the forward pass.
-bool has_kernels(const fh_cp_memory* memory) {
-  return memory != nullptr && memory->size >= offsetof(fh_cp_memory, spread) + sizeof memory->spread &&
-         memory->convert != nullptr && memory->spread != nullptr;
 }
 
 }  // namespace
 
 Result<void> run(const fh_cp_plan& plan, const fh_cp_transport* transport, const fh_cp_memory* memory,
                  const fh_cp_tensors& tensors, void* workspace, uint64_t workspace_bytes, void* stream) {
-  const bool replaced = plan.without_kernels != nullptr && !has_kernels(memory);
-  Run one(replaced ? *plan.without_kernels : plan, transport, memory, tensors, workspace, workspace_bytes, stream);
+  Run one(plan, transport, memory, tensors, workspace, workspace_bytes, stream);
   try {
     Result<void> done = one.all();
     if (!done) one.cancel();

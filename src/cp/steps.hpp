@@ -87,13 +87,16 @@ struct Attend {
   int64_t rows;              // queries that it computes, of one head
   double pairs;              // query rows times keys that they attend to, of one head of one sequence
   int64_t row = 0, key = 0;  // where they are in the whole sequence, to be printed
-  Operand q, k, v, o, grad_o, grad_q, grad_k, grad_v;
+  Operand q, k, v, o, o_sum, grad_o, grad_q, grad_k, grad_v;
   Place lse, grad_lse;
   int64_t lse_rows = 0;  // values from one head of lse to the next, where these are not the call's rows
   Place sink, slopes, grad_sink;
   Place scale_k, scale_v;             // of the first head, where k and v have 8 bits
   Place cu_seqlens_q, cu_seqlens_kv;  // of several documents
   Place seqused_q, seqused_kv;        // where rows or keys lie between them that are not theirs
+  // Which workspace of attention's own it has together with the other calls of its rows, which are its phases; -1: what
+  // is left in it does not matter.
+  int64_t slot = -1;
 };
 
 using Step = std::variant<Exchange, Wait, Fill, Copy, Add, Convert, Spread, Attend>;
@@ -103,6 +106,7 @@ struct Steps {
   std::vector<fh_problem> problems;
   std::vector<int32_t> tables;  // cu_seqlens of calls, one after the other
   int64_t workspace = 0;        // bytes, without what attention itself needs
+  int64_t slots = 0;            // workspaces of attention's own that several calls have together
   int64_t bytes_in = 0, bytes_out = 0;
 };
 

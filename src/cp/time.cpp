@@ -87,11 +87,12 @@ struct Alone {
     const fh_problem& p = steps.problems[s.problem];
     const bool backward = p.op == FH_BACKWARD;
     const double flops = flops_of(p, s.pairs);
-    // With accumulate a call reads and writes o, or dq, in f32.
+    // With accumulate a call reads and writes o, or dq, in f32; of phases only the first and the last one move dq.
     const double rows = static_cast<double>(s.rows);
+    const bool merges =
+        backward ? p.accumulate && p.phase != FH_PHASE_MIDDLE : p.accumulate || s.o_sum.batch_rows > 0;
     const double merged =
-        p.accumulate ? rows * static_cast<double>(p.heads_q) * static_cast<double>(backward ? p.dim_qk : p.dim_v) * 4
-                     : 0;
+        merges ? rows * static_cast<double>(p.heads_q) * static_cast<double>(backward ? p.dim_qk : p.dim_v) * 4 : 0;
     // A launch before it gives 8-bit k and v the type of q.
     const double keys = static_cast<double>(p.varlen ? p.total_kv : p.batch * p.seq_kv);
     const double dequantised =
