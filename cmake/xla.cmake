@@ -19,7 +19,7 @@ if(NOT froghopper_is_shared)
   return()  # the handlers call the shared library
 elseif(FROGHOPPER_XLA AND FROGHOPPER_XLA_INCLUDE)
   add_library(froghopper_xla MODULE src/xla/handlers.cpp)
-  target_link_libraries(froghopper_xla PRIVATE froghopper_flags froghopper)
+  target_link_libraries(froghopper_xla PRIVATE froghopper_flags froghopper ${CMAKE_DL_LIBS})
   target_include_directories(froghopper_xla SYSTEM PRIVATE ${FROGHOPPER_XLA_INCLUDE})
   target_link_options(froghopper_xla PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/xla.map
                       LINKER:-z,defs)

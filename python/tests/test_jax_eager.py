@@ -26,6 +26,20 @@ def test_without_jit():
         assert jax.config.jax_disable_jit
 
 
+def test_results_that_do_not_lie_where_they_are_merged():
+    """As where XLA fuses a slice of an operand into the call and gives its result other memory."""
+    from froghopper import _xla
+    _xla.register()
+    q, k, v = (x.astype(jnp.float32) for x in qkv())
+    o, lse = attention(q, k[:, :8], v[:, :8], return_lse=True)
+    line = (f"fwd f32 b{q.shape[0]} hq{q.shape[2]} hkv{k.shape[2]} sq{q.shape[1]} skv{k.shape[1] - 8} "
+            f"d{q.shape[3]} dv{v.shape[3]} acc")
+    call = jax.ffi.ffi_call(_xla.TARGET, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (o, lse)])
+    found = jax.jit(lambda *x: call(*x, problem=line, operands="q k v o lse", results="o lse", names=""))(
+        q, k[:, 8:], v[:, 8:], o, lse)
+    all_close(found, attention(q, k, v, return_lse=True))
+
+
 def test_jacobians():
     q, k, v = (x[:1, :3] for x in qkv(heads=(2, 1)))
     for function in (lambda *x: causal(*x), jax.jit(causal)):

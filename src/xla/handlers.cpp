@@ -10,10 +10,14 @@
 // Arrays are dense, in the order of docs and header. The workspace is aligned here, so it has 255 bytes to spare.
 // Only XLA's C interface is used, and of that what its first version had: one binary serves every XLA that says 0.x. It
 // is compiled with the headers of jaxlib 0.6 to 0.12; scripts/wheel tries the oldest and the newest.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -150,6 +154,46 @@ void* first_address(int64_t count, void** buffers) {
   return nullptr;
 }
 
+// In memory of the GPU where there is a stream. The driver is loaded there, by XLA.
+bool copy(void* to, const void* from, size_t bytes, void* stream) {
+  if (!stream) return std::memcpy(to, from, bytes), true;
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+  if (!driver) return false;
+  using Copy = int(unsigned long long, unsigned long long, size_t, void*);
+  auto* const enqueue = reinterpret_cast<Copy*>(dlsym(driver, "cuMemcpyDtoDAsync_v2"));
+  const bool done =
+      enqueue && enqueue(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), bytes, stream) == 0;
+  dlclose(driver);
+  return done;
+}
+
+// The library merges in place. Operands and results are told to share memory, but XLA's fusions of slices into calls
+// give some results memory of their own, which then gets what the operand holds. All of these tensors are f32.
+Wrong copy_merged(const XLA_FFI_CallFrame& frame, const Call& operands, const Call& results, void* stream) {
+  const struct {
+    std::string_view name;
+    const void* from;
+    void* to;
+  } merged[] = {{"o", operands.tensors.o.data, results.tensors.o.data},
+                {"lse", operands.tensors.lse, results.tensors.lse},
+                {"max_logit", operands.tensors.max_logit, results.tensors.max_logit}};
+  std::string_view rest = attribute(frame, "results").value_or("");
+  for (int64_t i = 0; i < frame.rets.size && !rest.empty(); i++) {
+    const std::string_view name = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(std::min(name.size() + 1, rest.size()));
+    const auto* const its = std::ranges::find(merged, name, &std::decay_t<decltype(merged[0])>::name);
+    if (its == std::end(merged) || its->from == its->to) continue;
+    const auto& buffer = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[i]);
+    const size_t bytes =
+        std::accumulate(buffer.dims, buffer.dims + buffer.rank, sizeof(float), std::multiplies<size_t>());
+    if (bytes > 0 && !copy(its->to, its->from, bytes, stream))
+      return {
+          XLA_FFI_Error_Code_INTERNAL,
+          joined({name, " could not be copied to its result. Alias results to the operands they are merged with."})};
+  }
+  return {};
+}
+
 Wrong run(const XLA_FFI_CallFrame& frame, const char* target, void* stream) {
   Call call;
   if (Wrong wrong = read_problem(frame, call)) return wrong;
@@ -157,11 +201,10 @@ Wrong run(const XLA_FFI_CallFrame& frame, const char* target, void* stream) {
   if (!call.somewhere) call.somewhere = first_address(frame.rets.size, frame.rets.rets);
   if (!call.somewhere) return {};  // no array has elements
   if (Wrong wrong = set_fields("operands", frame, frame.args.size, frame.args.args, call)) return wrong;
-  const void *const o = call.tensors.o.data, *const lse = call.tensors.lse, *const most = call.tensors.max_logit;
+  const Call operands = call;
   if (Wrong wrong = set_fields("results", frame, frame.rets.size, frame.rets.rets, call)) return wrong;
-  const bool moved = o != call.tensors.o.data || lse != call.tensors.lse || most != call.tensors.max_logit;
-  if (call.problem.accumulate && moved)
-    return invalid("o and lse are merged where they lie, and the results lie elsewhere. Alias them to the operands.");
+  if (call.problem.accumulate)
+    if (Wrong wrong = copy_merged(frame, operands, call, stream)) return wrong;
   Wrong wrong =
       library_says(fh_attention(&call.problem, target, &call.tensors, call.workspace, call.workspace_bytes, stream));
   const auto names = attribute(frame, "names");
