@@ -28,8 +28,8 @@ constexpr const char* why_invalid(FwdVariant v) {
   if (fwd_consumers_per_m_tile(v) > 1 && v.tiles.q != m_tile_rows)
     return "tiles of q have 64 rows where v has a head dim above 256, which takes two consumers";
   if (is_8_bit(v.dtype) && fwd_splits(v) && !v.pack_gqa) return "tiles of 8-bit q have split-KV only with PackGQA";
-  if ((v.mask == Mask::chunk || v.score_mods.alibi || v.merges_lse) && (v.pack_gqa || fwd_splits(v)))
-    return "tiles with chunks, alibi or merges have neither PackGQA nor split-KV";
+  if ((v.mask == Mask::chunk || v.score_mods.alibi) && (v.pack_gqa || fwd_splits(v)))
+    return "tiles with chunks or alibi have neither PackGQA nor split-KV";
   if (v.gated && v.merges_lse) return "O that is merged has no gate";
   if (v.pack_gqa && v.tiles.q != m_tile_rows) return "PackGQA tiles of q have 64 rows";
   if (v.pack_gqa && !fwd_splits(v)) return "there is no kernel with PackGQA that has no split-KV";

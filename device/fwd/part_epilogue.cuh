@@ -60,7 +60,11 @@ struct PartEpilogue {
                     {address(params.gate, top), address(params.gate, bottom), top.exists && of_top.inverse != 0.f,
                      bottom.exists && of_bottom.inverse != 0.f},
                     columns_from<V>(params, half), o);
-    store_o<V>(params, {address(params.o, top), address(params.o, bottom), top.exists, bottom.exists}, o, half);
+    if constexpr (V.merges_lse)  // the first of several calls, which finds nothing: sum_of_o.cuh
+      tile::store_rows_f32({in_sum(top), in_sum(bottom), top.exists, bottom.exists}, columns_from<V>(params, half),
+                           o);
+    else
+      store_o<V>(params, {address(params.o, top), address(params.o, bottom), top.exists, bottom.exists}, o, half);
     if (fwd_consumers_per_m_tile(V) > 1 && half > 0) return;
     if (!params.lse.data || threadIdx.x % 4 != 0) return;
     if (top.exists) *lse(top) = of_top.lse;
@@ -72,8 +76,13 @@ struct PartEpilogue {
   __device__ long long batch() const { return batch_of<V>(params, item); }
   __device__ long long at_row(const Row& of) const { return first_row_of<V>(item) + of.row; }
   __device__ char* address(const StridedTensor& in, const Row& of) const {
-    return static_cast<char*>(in.data) + batch() * in.batch + of.head * in.head + at_row(of) * in.row +
-           first_column_bytes<V>(params, half);
+    return row_of(in, of) + first_column_bytes<V>(params, half);
+  }
+  __device__ char* in_sum(const Row& of) const {
+    return row_of(params.sum_of_o.sum, of) + first_column<V>(half) * static_cast<int>(sizeof(float));
+  }
+  __device__ char* row_of(const StridedTensor& in, const Row& of) const {
+    return static_cast<char*>(in.data) + batch() * in.batch + of.head * in.head + at_row(of) * in.row;
   }
   __device__ float* lse(const Row& of) const {
     return params.lse.data + batch() * params.lse.batch + of.head * params.lse.head + at_row(of) * params.lse.row;

@@ -45,6 +45,14 @@ class Align(enum.IntEnum):
     TOP_LEFT = 1
 
 
+class Phase(enum.IntEnum):
+    PHASE_NONE = 0
+    PHASE_FIRST = 1
+    PHASE_MIDDLE = 2
+    PHASE_LAST = 3
+    PHASE_ONLY = 4
+
+
 class Problem(ctypes.Structure):
     size: int
     op: int

@@ -278,20 +278,22 @@ class Call:
     REST = struct.Struct("@" + "Pqqq" * 9 + "P" + "Pqqq")
     GATES = struct.Struct("@" + "Pqqq" * 3 + "PP" + "Pqqq" * 6)  # what appending has; gate and grad_gate
     LSE = struct.Struct("@qqq")  # its strides
+    SUM = struct.Struct("@Pqqq")  # o_sum
 
     def __init__(self, plan: Plan, strides: Sequence[Strides], slopes: Strides = (0, 0, 0),
-                 table: Strides = (0, 0, 0), gates: Sequence[Strides] = (), of_lse: Strides | None = None):
+                 table: Strides = (0, 0, 0), gates: Sequence[Strides] = (), of_lse: Strides | None = None,
+                 sums: bool = False):
         """strides: of q, k, v, o, for a backward problem of grad_o, grad_q, grad_k, grad_v, and where k and v are 8-bit
         of scale_q, scale_k, scale_v, mean_k, mean_v. slopes: of alibi_slopes. table: of block_table. gates: of gate,
-        for a backward problem of grad_gate. of_lse: None where it is dense."""
+        for a backward problem of grad_gate. of_lse: None where it is dense. sums: o is o_sum, that of a first call."""
         self.plan, self.strides, self.slopes, self.table, self.gates = plan, tuple(strides), slopes, table, gates
-        self.workspace_bytes, self.of_lse = plan.workspace_bytes, of_lse
+        self.workspace_bytes, self.of_lse, self.sums = plan.workspace_bytes, of_lse, sums
         self._run, self._handle = plan.library.calls.fh_plan_run, plan.handle
 
     def forward(self, q: int, k: int, v: int, o: int, lse: int = 0, cu_seqlens_q: int = 0, cu_seqlens_kv: int = 0,
                 seqused_q: int = 0, seqused_kv: int = 0, sink: int = 0, workspace: int | None = None,
                 stream: int | None = None, alibi_slopes: int = 0, max_logit: int = 0, gate: int = 0) -> None:
-        if alibi_slopes or max_logit or gate or (lse and self.of_lse): return self.forward_with_all(
+        if alibi_slopes or max_logit or gate or (lse and self.of_lse) or self.sums: return self.forward_with_all(
             q, k, v, o, lse, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, sink, 0, 0, 0, 0, 0, workspace, stream,
             alibi_slopes, max_logit, gate=gate)
         of_q, of_k, of_v, of_o = self.strides
@@ -308,11 +310,15 @@ class Call:
         of_q, of_k, of_v, of_o, *of_8_bits = self.strides
         of_lse = self.of_lse if lse else None
         size = STRIDED_LSE_BYTES if of_lse else GATED_BYTES if gate else ALL_BYTES
+        o_sum = NONE
+        if self.sums: size, o_sum, o, of_o = SUMS_BYTES, (o, *of_o), 0, NONE[1:]
         tensors = PACK_WHOLE(size, q, *of_q, k, *of_k, v, *of_v, o, *of_o, lse, cu_seqlens_q, cu_seqlens_kv, seqused_q,
                              seqused_kv, sink, *NONE * 4, 0, 0)
         tensors += self.rest((scale_q, scale_k, scale_v, mean_k, mean_v), of_8_bits, alibi_slopes, max_logit,
                              block_table)
-        if gate or of_lse: tensors += self.rest_of_gates(gate) + (self.LSE.pack(*of_lse) if of_lse else b"")
+        if gate or of_lse or self.sums:
+            tensors += self.rest_of_gates(gate) + (self.LSE.pack(*of_lse or (0, 0, 0)) if of_lse or self.sums else b"")
+        if self.sums: tensors += self.SUM.pack(*o_sum)
         status = self._run(self._handle, tensors, workspace, self.workspace_bytes, stream)
         if status: raise error_of(status, self.plan.library.last_error())
 
@@ -350,6 +356,7 @@ PACK_WHOLE, WHOLE_BYTES = Call.WHOLE.pack, Call.WHOLE.size
 ALL_BYTES, NONE = WHOLE_BYTES + Call.REST.size, (0, 0, 0, 0)
 GATED_BYTES = ALL_BYTES + Call.GATES.size
 STRIDED_LSE_BYTES = GATED_BYTES + Call.LSE.size
+SUMS_BYTES = STRIDED_LSE_BYTES + Call.SUM.size
 
 _plans: dict[Hashable, Plan] = {}
 

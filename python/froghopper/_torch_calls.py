@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from froghopper import _c
 from froghopper._call import (Call, Packed, Shape, Strides, Types, cached, check_rank, check_shapes, describe,
                               element_strides, plan_of, slope_strides)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, about_o
@@ -96,9 +97,9 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
             window_right: int, softcap: float, scale: float | None, top_left: bool, deterministic: bool, max_sms: int,
             attention_chunk: int, invariant: bool, with_lse: bool, with_grad: bool = False,
             held_lse: Tensor | None = None, max_logit: Tensor | None = None,
-            gate: Tensor | None = None, lse_by_row: bool = False) -> tuple[Tensor, Tensor | None]:
+            gate: Tensor | None = None, lse_by_row: bool = False, first: bool = False) -> tuple[Tensor, Tensor | None]:
     """(o, lse), lse None unless with_lse. with_grad: refuse also what has no gradients. held_lse: out and it are merged
-    with what they hold. max_logit: written, or merged. gate: o is multiplied by its sigmoid. lse_by_row: as attention
+    with what they hold, or, where this is the first call, written in float32. max_logit: written, or merged. gate: o is multiplied by its sigmoid. lse_by_row: as attention
     has it, not of held_lse."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
@@ -107,7 +108,7 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     if is_negated(q, k, v, sink, alibi_slopes, gate):
         q, k, v, sink, alibi_slopes, gate = map(as_stored, (q, k, v, sink, alibi_slopes, gate))
     inputs = (q, k, v, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes)
-    ready = forward_ready(inputs, options, with_grad, out, held_lse, max_logit, gate, lse_by_row)
+    ready = forward_ready(inputs, options, with_grad, out, held_lse, max_logit, gate, lse_by_row, first)
     index, copied = ready.gpu, ready.copied
     if copied:
         if gate is not None and copied[3]: gate = dense_copy(gate)
@@ -117,7 +118,7 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
     at_q, at_k, at_v, at_gate = q.data_ptr(), k.data_ptr(), v.data_ptr(), address(gate)
     if index >= 0 and (at_q | at_k | at_v | at_gate) % BYTES: return forward_aligned(
         out, q, k, v, gate, sink, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, alibi_slopes, *options, with_lse,
-        with_grad, held_lse, max_logit, lse_by_row=lse_by_row)
+        with_grad, held_lse, max_logit, lse_by_row=lse_by_row, first=first)
     o = q.new_empty(ready.o_shape) if out is None else out
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if with_lse else None)
@@ -132,11 +133,11 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
 
 
 def forward_aligned(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, *rest: Any,
-                    lse_by_row: bool) -> tuple[Tensor, Tensor | None]:
+                    lse_by_row: bool, first: bool) -> tuple[Tensor, Tensor | None]:
     """The same after copies of what does not begin at a multiple of 16 bytes. They lie in another way, so that what was
     made for the call does not fit them."""
     gate = None if gate is None else aligned(gate)
-    return forward(out, aligned(q), aligned(k), aligned(v), *(*rest, gate, lse_by_row))
+    return forward(out, aligned(q), aligned(k), aligned(v), *(*rest, gate, lse_by_row, first))
 
 
 def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor,
@@ -179,12 +180,12 @@ def backward(grad_o: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: T
 
 def forward_ready(inputs: tuple[Any, ...], options: tuple[Any, ...], with_grad: bool,
                   out: Tensor | None = None, held_lse: Tensor | None = None, max_logit: Tensor | None = None,
-                  gate: Tensor | None = None, lse_by_row: bool = False) -> Ready:
+                  gate: Tensor | None = None, lse_by_row: bool = False, first: bool = False) -> Ready:
     """What was made for such a call, or is made now, with all checks."""
     key = (*[kind(x) for x in inputs], kind(out), options, with_grad, kind(held_lse), kind(max_logit), kind(gate),
-           lse_by_row)
+           lse_by_row, first)
     return _forward.get(key) or cached(_forward, key, lambda: ready_forward(
-        Inputs(*inputs), out, Options(*options), with_grad, held_lse, max_logit, gate, lse_by_row))
+        Inputs(*inputs), out, Options(*options), with_grad, held_lse, max_logit, gate, lse_by_row, first))
 
 
 def backward_ready(inputs: tuple[Any, ...], options: tuple[Any, ...], o: Tensor, lse: Tensor, grad_o: Tensor,
@@ -249,7 +250,8 @@ def longest(begins: Tensor | None, given: int) -> int:
 
 
 def ready_forward(inputs: Inputs, out: Tensor | None, options: Options, with_grad: bool,
-                  held_lse: Tensor | None, max_logit: Tensor | None, gate: Tensor | None, lse_by_row: bool) -> Ready:
+                  held_lse: Tensor | None, max_logit: Tensor | None, gate: Tensor | None, lse_by_row: bool,
+                  first: bool) -> Ready:
     check(inputs, options)
     if max_logit is not None: check_max_logit(max_logit, inputs)
     q, k, v = inputs[:3]
@@ -259,6 +261,7 @@ def ready_forward(inputs: Inputs, out: Tensor | None, options: Options, with_gra
     if gate is not None: check_like("gate", gate, q, o_shape)
     problem = problem_of(inputs, options, backward=False, merges=held_lse is not None, max_logit=max_logit is not None,
                          gate=gate is not None)
+    if first: set_first(problem)
     index, target = target_of(q)
     if with_grad: plan_of(problem_of(inputs, options, backward=True, gate=gate is not None), target)
     gates = () if gate is None else (gate,)
@@ -267,8 +270,13 @@ def ready_forward(inputs: Inputs, out: Tensor | None, options: Options, with_gra
     of_o = dense_strides(o_shape) if out is None else element_strides(name_of_o(held_lse), out.shape, out.stride())
     strides = [dense_strides(x.shape) if copy else strides_of(x) for x, copy in zip((q, k, v), copied)]
     call = Call(plan, [*strides, of_o], slopes_of(inputs), gates=[gate_strides(x, copied[3]) for x in gates],
-                of_lse=lse_by_row_of(q.shape)[1] if lse_by_row else None)
+                of_lse=lse_by_row_of(q.shape)[1] if lse_by_row else None, sums=first)
     return Ready(call, o_shape, lse_shape, copied if any(copied) else (), index, plan.workspace_bytes)
+
+
+def set_first(problem: _c.Problem) -> None:
+    """Of a problem with accumulate: what is merged is not there yet."""
+    problem.accumulate, problem.phase = 0, _c.Phase.PHASE_FIRST
 
 
 def ready_backward(inputs: Inputs, o: Tensor, lse: Tensor, grad_o: Tensor, grad_lse: Tensor | None,

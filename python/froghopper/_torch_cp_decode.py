@@ -184,12 +184,10 @@ def agree(group: Any, q: Tensor, v: Tensor, sink: Tensor | None, heads: Heads, s
 def attend_to_part(q: Tensor, cache: Cache, used: Tensor | None, newest_of: Tensor | None, newest: bool, o: Tensor,
                    lse: Tensor) -> None:
     """Attention to the rows of this rank: o, which need not be set, and lse in float32."""
-    o.zero_()
-    lse.fill_(-torch.inf)
-    if newest_of is None or q.shape[1] < 2: return merge_part(q, cache, used, newest and q.shape[1] > 1, o, lse)
-    # One launch has one mask: sequences of the other mask have no rows in it, and stay as they are.
+    if newest_of is None or q.shape[1] < 2: return run_part(q, cache, used, newest and q.shape[1] > 1, o, lse)
+    # One launch has one mask: sequences of the other mask have no rows in it, and the second one lets them be.
     if used is None: used = torch.full(q.shape[:1], rows_of(cache), dtype=torch.int32, device=q.device)
-    for causal in (True, False): merge_part(q, cache, used * (newest_of == causal), causal, o, lse)
+    for causal in (True, False): run_part(q, cache, used * (newest_of == causal), causal, o, lse, first=causal)
 
 
 def rows_of(cache: Cache) -> int:
@@ -198,16 +196,18 @@ def rows_of(cache: Cache) -> int:
     return columns * int(cache.k.shape[1])
 
 
-def merge_part(q: Tensor, cache: Cache, used: Tensor | None, causal: bool, o: Tensor, lse: Tensor) -> None:
-    """o and lse, which hold something, become those over these rows too."""
+def run_part(q: Tensor, cache: Cache, used: Tensor | None, causal: bool, o: Tensor, lse: Tensor,
+             first: bool = True) -> None:
+    """o and lse become those over these rows; not first: over those that they hold too. The first call has the kernels
+    of decoding, which merge with nothing that is there."""
     k, v, table, most, softcap, scale = cache
     if table is None:
         calls.forward(o, q, k, v, None, None, None, None, used, None, calls.LOOK, calls.LOOK, causal, -1, -1, softcap,
-                      scale, False, False, 0, 0, False, True, False, lse)
+                      scale, False, False, 0, 0, False, True, False, lse, first=first)
         return
     sides = paged.Sides(table, None, None, used, *[None] * 8)
     options = paged.Options(None, most, causal, -1, -1, softcap, scale, False, 0, 0, False, None)
-    paged.run(q, k, v, sides, options, o, True, lse)
+    paged.run(q, k, v, sides, options, o, True, lse, first)
 
 
 def cut(x: Tensor, numbers: list[int], *shapes: Any) -> tuple[Tensor, Tensor]:

@@ -191,16 +191,17 @@ def through_operator(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Opt
 
 
 def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None, return_lse: bool,
-        held_lse: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    """held_lse: out, in float32, and it are merged with what they hold, as attention's accumulate; not of 8-bit k."""
+        held_lse: Tensor | None = None, first: bool = False) -> tuple[Tensor, Tensor | None]:
+    """held_lse: out, in float32, and it are merged with what they hold, as attention's accumulate, or where this is the
+    first call, written; not of 8-bit k."""
     max_sms = options.max_sms or calls.threads_for(q)
     if given.gate is not None: given = given._replace(gate=readable(given.gate))
-    key = (kind(q), kind(k), kind(v), *map(kind, given), kind(out), kind(held_lse), options, max_sms)
+    key = (kind(q), kind(k), kind(v), *map(kind, given), kind(out), kind(held_lse), options, max_sms, first)
     ready = _ready.get(key) or cached(
-        _ready, key, lambda: ready_of(q, k, v, given, options._replace(max_sms=max_sms), out, held_lse))
+        _ready, key, lambda: ready_of(q, k, v, given, options._replace(max_sms=max_sms), out, held_lse, first))
     if ready.copies_q: q = calls.dense_copy(q)
     elif ready.gpu >= 0 and q.data_ptr() % calls.BYTES:  # the copy lies in another way: a call of its own
-        return run(calls.dense_copy(q), k, v, given, options, out, return_lse, held_lse)
+        return run(calls.dense_copy(q), k, v, given, options, out, return_lse, held_lse, first)
     o = q.new_empty(ready.o_shape, dtype=ready.o_dtype) if out is None else out
     lse = held_lse if held_lse is not None else (
         q.new_empty(ready.lse_shape, dtype=torch.float32) if return_lse else None)
@@ -247,7 +248,7 @@ def refuse_gradients(tensors: dict[str, Tensor | None], function: str = "paged_a
 
 
 def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None,
-             held_lse: Tensor | None) -> Ready:
+             held_lse: Tensor | None, first: bool) -> Ready:
     paged = lengths_of(q, k, v, given, options)
     for name, x in (("k", k), ("v", v)):
         check_place(name, x, q)
@@ -258,7 +259,9 @@ def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, ou
     elif out is not None: check_out(out, q, o_dtype, o_shape, k.dtype in FLOAT8)
     check_gate(q, v, given, o_dtype)
     gpu, target = calls.target_of(q)
-    plan = plan_of(problem_of(q, k, v, given, options, paged, types, held_lse is not None), target)
+    problem = problem_of(q, k, v, given, options, paged, types, held_lse is not None)
+    if first: calls.set_first(problem)
+    plan = plan_of(problem, target)
     copies_q = calls.must_copy(q, gpu >= 0)
     of_q = calls.dense_strides(q.shape) if copies_q else calls.strides_of(q)
     of_o = calls.dense_strides(o_shape) if out is None else element_strides(
@@ -268,7 +271,7 @@ def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, ou
         slopes = slope_strides(given.alibi_slopes.shape, given.alibi_slopes.stride(), paged.batch, q.shape[-2])
     call = Call(plan, [of_q, calls.strides_of(k), calls.strides_of(v), of_o, *lie], slopes, (table[0], table[1], 0),
                 gates=[] if given.gate is None else [calls.strides_of(given.gate)],
-                of_lse=lse_by_row_of(q.shape)[1] if options.lse_by_row else None)
+                of_lse=lse_by_row_of(q.shape)[1] if options.lse_by_row else None, sums=first)
     return Ready(call, tuple(o_shape), tuple(lse_shape), o_dtype, copies_q, gpu, plan.workspace_bytes)
 
 

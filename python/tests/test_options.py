@@ -55,7 +55,7 @@ def test_every_field_has_a_row():
     fields = [name for name, _ in _c.Problem._fields_]
     assert sorted(names_in(row[0])[0] for row in ROWS) == sorted(set(fields) - {"size", "reserved"})
     types = dict(_c.Problem._fields_)
-    sizes = {"int64": 8, "uint32": 4, "float": 4, "flag": 4, "fh_op": 4, "fh_dtype": 4, "fh_align": 4}
+    sizes = {"int64": 8, "uint32": 4, "float": 4, "flag": 4, "fh_op": 4, "fh_dtype": 4, "fh_align": 4, "fh_phase": 4}
     for row in ROWS:
         field = types[names_in(row[0])[0]]
         assert np.dtype(field).itemsize == sizes[row[1]], row[0]

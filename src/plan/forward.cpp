@@ -60,8 +60,12 @@ void add_combine(Plan& plan, const Problem& p, const Tiling& tiling, const EvenS
   const FwdVariant& v = tiling.variant;
   const int dim = dim_of_rows(v.dims.v);
   const bool even = fwd_splits_evenly(v);
-  const CombineVariant combine{p.dtype_o,         dim,     tiling.parts <= 4 && !even ? 4 : combine_parts_most(dim),
-                               v.batch_invariant, v.gated, even};
+  const CombineVariant combine{p.merges_lse() ? Dtype::f32 : p.dtype_o,
+                               dim,
+                               tiling.parts <= 4 && !even ? 4 : combine_parts_most(dim),
+                               v.batch_invariant,
+                               v.gated,
+                               even};
   const int64_t of_tile = tiling.pack_gqa.heads * std::min<int64_t>(tiling.pack_gqa.rows, p.seq_q);
   const int64_t grid =
       even ? evenly.ctas * std::min<int64_t>(ceil_div(of_tile, combine_rows(combine)), combine_ctas_of_tile)

@@ -26,7 +26,8 @@ int64_t keys_attended(const Problem&);
 Tiles few_rows_tiles(const Problem&, Dims);                  // where there are few work items
 std::optional<Tiles> many_rows_tiles(const Problem&, Dims);  // the largest ones, if they are worth cutting
 
-// Whether there may be PackGQA or split-KV: kernels of chunks, alibi and accumulate have neither.
+// Whether there may be PackGQA or split-KV: kernels of chunks and alibi have neither, nor have calls that merge with
+// earlier ones.
 bool may_have_pack_gqa_or_split_kv(const Problem&);
 
 // The kernel, how heads share its tiles, and into how many parts their keys are cut. Tiles may still be none that a

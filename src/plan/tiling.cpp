@@ -180,7 +180,10 @@ Choice plain_parts(const Problem& p, const FwdVariant& plain, Dims dims, int64_t
 
 }  // namespace
 
-bool may_have_pack_gqa_or_split_kv(const Problem& p) { return !has_chunks(p) && !p.alibi && !p.merges_lse(); }
+bool may_have_pack_gqa_or_split_kv(const Problem& p) {
+  const bool merges = p.merges_lse() && (p.accumulate || !p.begins());  // with what is there
+  return !has_chunks(p) && !p.alibi && !merges;
+}
 
 std::optional<Problem> sequences_of_few_rows(const Problem& p, const Tiling& of_all, const Hints& hints) {
   const bool mixed =

@@ -199,7 +199,7 @@ Result<Params> make_params(const Driver&, const Run& run, const CombineStep& ste
   const Views& views = run.views;
   CombineParams params{};
   params.split = split_of(run, step.parts, step.pack_gqa, step.even);
-  params.o = strided(views.o);
+  params.o = strided(problem.merges_lse() ? views.o_sum : views.o);
   params.lse = row_scalars(views.lse);
   params.sink = views.sink.as<float>();
   params.heads_q = static_cast<int>(problem.heads_q);
