@@ -118,7 +118,7 @@ static inline fh_cp_topology fh_cp_topology_init(void) {
 }
 
 /* text: lines of a field's name and a number, as `probe` writes them to a file; what follows # in a line is a comment.
- * Fields without a line become 0. */
+ * Fields without a line become 0. Initialise the struct with fh_cp_topology_init() first: the call reads its size. */
 FH_API fh_status fh_cp_topology_parse(const char* text, fh_cp_topology* topology);
 
 /* What is computed, on how many ranks, and which of them this one is. Start from fh_cp_problem_init(). */
