@@ -15,11 +15,11 @@ else()
   set(FROGHOPPER_PYTHON python3 CACHE FILEPATH "the python that holds the CUDA wheels")
 endif()
 
-# What is named must be there: a slip would go unseen where another python or toolkit has what is looked for.
+# Where another python or toolkit has what is looked for, a slip in these would go unseen.
 find_program(froghopper_python ${FROGHOPPER_PYTHON} NO_CACHE)
 if(NOT froghopper_python AND NOT FROGHOPPER_PYTHON STREQUAL "python3")  # which is only looked for
-  message(FATAL_ERROR "FROGHOPPER_PYTHON is ${FROGHOPPER_PYTHON}, which is no program here. Give the path of a python, "
-          "or leave it out.")
+  message(WARNING "FROGHOPPER_PYTHON is ${FROGHOPPER_PYTHON}, which is no program here, so cuda.h and NVRTC are looked "
+          "for in CUDA toolkits alone. Give the path of a python, or leave it out.")
 endif()
 if(FROGHOPPER_CUDA_INCLUDE AND NOT EXISTS ${FROGHOPPER_CUDA_INCLUDE}/cuda.h)
   message(FATAL_ERROR "FROGHOPPER_CUDA_INCLUDE is ${FROGHOPPER_CUDA_INCLUDE}, which has no cuda.h. Name the folder "
