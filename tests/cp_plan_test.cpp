@@ -261,6 +261,7 @@ TEST(ContextParallelPlan, missing_arguments_are_named) {
   refused(fh_cp_plan_run(nullptr, nullptr, nullptr, &t, nullptr, 0, nullptr), "fh_cp_plan_run: plan must point to ");
   refused(fh_cp_plan_run(plan, nullptr, nullptr, nullptr, nullptr, 0, nullptr),
           "fh_cp_plan_run: tensors must point ");
+  EXPECT_FALSE(std::string(fh_cp_plan_text(plan)).ends_with('\n'));
   EXPECT_STREQ(fh_cp_explain(nullptr, "cpu"), "problem must point to your problem, but is NULL. Set it.");
   fh_cp_plan_destroy(plan);
 }

@@ -27,17 +27,6 @@ Said& said() {
   return one;
 }
 
-// Of an argument that a function reads, and of one that it writes to.
-fh_status is_null(const char* call, const char* argument, fh_status status = FH_INVALID_PROBLEM) {
-  return failed(call, {status, text("{0} must point to your {0}, but is NULL. Set it.", argument)});
-}
-
-fh_status has_no_place(const char* call, const char* result) {
-  return failed(call,
-                {FH_INVALID_PROBLEM,
-                 text("{} must say where the result goes, but is NULL. Give the address of a variable.", result)});
-}
-
 }  // namespace
 
 fh_status failed(const char* call, const Failure& failure) noexcept {
@@ -46,6 +35,15 @@ fh_status failed(const char* call, const Failure& failure) noexcept {
     said().older = std::exchange(said().error, std::move(now));
   } catch (const std::exception&) { said().error.clear(); }
   return failure.status;
+}
+
+fh_status is_null(const char* call, const char* argument, fh_status status) {
+  return failed(call, {status, text("{0} must point to your {0}, but is NULL. Set it.", argument)});
+}
+
+fh_status has_no_place(const char* call, const char* result, fh_status status) {
+  return failed(call, {status, text("{} must say where the result goes, but is NULL. Give the address of a variable.",
+                                    result)});
 }
 
 }  // namespace froghopper::cp
