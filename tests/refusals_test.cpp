@@ -76,6 +76,16 @@ const BadProblem bad_problems[] = {
      "dim_qk is 576; head dims here are multiples of 8 from 8 to 512. Rows of MLA are written as two views of them: "
      "512 columns as v, the other 64 as k.",
      FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_APPEND, p.dtype_kv = FH_E4M3, p.dim_qk = 72; },
+     "dim_qk is 72; head dims of 8-bit caches are multiples of 16 from 16 to 512. Pad q and k with zero columns to "
+     "80, "
+     "in the cache too.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_APPEND, p.dim_v = 60; },
+     "dim_v is 60; head dims here are multiples of 8 from 8 to 512. Pad v with zero columns to 64, in the cache too.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_APPEND, p.dim_qk = 60, p.norm = 1; },
+     "dim_qk is 60; head dims here are multiples of 8 from 8 to 512. Set dim_qk within.", FH_UNSUPPORTED},
     {[](fh_problem& p) { p.op = FH_APPEND, p.dtype = FH_F32, p.norm = 1, p.dtype_norm = FH_BF16; },
      "dtype_norm must be f32, but is bf16. Set dtype_norm to FH_USUAL or FH_F32.", FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dim_qk = 60, p.dim_v = 81; },

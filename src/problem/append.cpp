@@ -50,11 +50,14 @@ Finding append_dims(const fh_problem& p) {
   for (const auto& [name, dim] : all) {
     if (dim >= step && dim <= 512 && dim % step == 0) continue;
     const bool latent = dim == 576;  // rows of MLA, of which q k^T takes all columns and p v the first 512
+    const bool may_pad = dim > 0 && dim <= 512 && !p.norm;  // a norm divides by the number of columns
     const std::string found =
         text("{} is {}; head dims {} are multiples of {} from {} to 512. {}", name, dim,
              of_8_bits ? "of 8-bit caches" : "here", step, step,
-             latent ? "Rows of MLA are written as two views of them: 512 columns as v, the other 64 as k."
-                    : text("Set {} within.", name));
+             latent    ? "Rows of MLA are written as two views of them: 512 columns as v, the other 64 as k."
+             : may_pad ? text("Pad {} with zero columns to {}, in the cache too.",
+                              name == all[0].name ? "q and k" : "v", (dim + step - 1) / step * step)
+                       : text("Set {} within.", name));
     return dim < 1 ? Finding(found) : not_computed(found);
   }
   return {};
