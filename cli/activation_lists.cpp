@@ -140,7 +140,7 @@ Result<void> keep_options(check::Inputs& in, TensorFile& file, fh_problem& p) {
                counted(found->bytes.size() / static_cast<size_t>(size_of(found->element)), "number")));
     }
     p.*option = 1;
-    keep(in, view, std::move(found->bytes));
+    keep(in, view, std::move(found->bytes), {1, 0, p.heads_q, 1});  // the same in all sequences
   }
   p.gate = file.tensors.contains("gate");
   return {};

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 #include <ranges>
 #include <tuple>
 
@@ -23,12 +24,18 @@ using files::TensorFile;
 
 bool is_npy(const std::string& path) { return path.ends_with(".npy"); }
 
-// The paths that a user's words name. Commas are part of a path where it is the only way to read them: in several
-// words, in a .safetensors, and in a word that is the name of a file.
+// The paths that a user's words name, with blanks, commas or both between them. Commas are part of a path in a
+// .safetensors, and in a word that is the name of a file.
 std::vector<std::string> paths_of(const std::vector<std::string>& in) {
-  std::error_code error;
-  const bool one = in.size() == 1 && !in[0].ends_with(".safetensors") && !std::filesystem::exists(in[0], error);
-  return one ? split(in[0], ',') : in;
+  std::vector<std::string> all;
+  for (const std::string& word : in) {
+    std::error_code error;
+    if (word.ends_with(".safetensors") || std::filesystem::exists(word, error))
+      all.push_back(word);
+    else
+      std::ranges::move(split(word, ','), std::back_inserter(all));
+  }
+  return all;
 }
 
 Result<TensorFile> read_files(const std::vector<std::string>& paths) {
@@ -36,8 +43,11 @@ Result<TensorFile> read_files(const std::vector<std::string>& paths) {
   if (paths.size() < 3 || paths.size() > 4 || !std::ranges::all_of(paths, is_npy)) {
     return wrong(
         text("the input must be one .safetensors, or three or four .npy, but is {}. Write Q.npy K.npy V.npy or "
-             "Q.npy K.npy V.npy CU_SEQLENS.npy, with blanks or commas between.",
-             joined(paths, " ")));
+             "Q.npy K.npy V.npy CU_SEQLENS.npy, with blanks or commas between{}.",
+             joined(paths, " "),
+             paths.size() == 5 ? "; where k has other lengths than q, a .safetensors with cu_seqlens_q and "
+                                 "cu_seqlens_kv"
+                               : ""));
   }
   static constexpr const char* names[] = {"q", "k", "v", "cu_seqlens"};
   TensorFile file;

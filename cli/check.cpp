@@ -178,9 +178,10 @@ void check_command(CLI::App& program, int& exit_code) {
   const auto options = std::make_shared<Options>();
   command->description(
       "Draws inputs for each case, computes it with a backend, in double, and in plain loops of the same precision,\n"
-      "and compares. A case is a problem line, with how to draw its inputs after a colon. Without an argument: a "
-      "few\n"
-      "cases. `error` may be twice that of the plain loops and one rounding; `rmse` is the root of the mean square "
+      "and compares. A case is a problem line, with how to draw its inputs after a colon: data=, layout=, lens_q=,\n"
+      "lens_kv=, used_q=, used_kv=, rows=, grad_lse=, only=; a wrong value is answered with those that there are.\n"
+      "Without an argument: a few cases. `error` may be twice that of the plain loops and one rounding; `rmse` is "
+      "the root of the mean square "
       "of\n"
       "all errors; `gain` is the mean relative error with its sign. On a GPU each case runs four times, two of them\n"
       "from a CUDA graph, and all results must be the same to the bit; gradients only with det, else each is "

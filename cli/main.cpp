@@ -40,18 +40,36 @@ constexpr const char* footer =
 constexpr const char* no_memory =
     "the system gives no memory for the tensors; all of them have to fit at once. Make the problem smaller.";
 
-// What is wrong with the first word where it names none of the commands; "" where it does, or is an option.
+// What is wrong with the first word where it names none of the commands, and is no option that needs none; "" where it
+// does or is.
 std::string no_command(const CLI::App& program, int argc, char** argv) {
   const std::string_view word = argc > 1 ? argv[1] : "";
-  if (word.starts_with("-")) return {};
+  if (word == "--help" || word == "-h" || word == "--version") return {};
   std::vector<std::string> commands;
   for (const CLI::App* command : program.get_subcommands({})) commands.push_back(command->get_name());
-  if (std::ranges::find(commands, word) != commands.end()) return {};
-  const std::vector<std::string_view> known(commands.begin(), commands.end());
-  const std::string_view near = near_word(word, known);
+  const auto is_command = [&](std::string_view one) { return std::ranges::find(commands, one) != commands.end(); };
+  if (is_command(word)) return {};
+  const bool is_option = word.starts_with("-");
+  char** const later = std::find_if(argv, argv + argc, is_command);
+  if (is_option && later != argv + argc)
+    return text(
+        "{0} must follow the command, but is before it. Write froghopper {1} {0}. froghopper {1} --help says "
+        "what it takes.",
+        word, *later);
+  std::vector<std::string_view> known(commands.begin(), commands.end());
+  std::string_view near = near_word(word, known);
+  if (word == "help" || word == "-?") near = "--help";
+  if (word == "version" || word == "-v" || word == "-V") near = "--version";
   return text("{}; it must be one of {}.{} froghopper --help says what they do.",
               word.empty() ? "there is no command" : text("\"{}\" is no command", word), joined(commands, ", "),
               near.empty() ? "" : text(" Did you mean {}?", near));
+}
+
+// Of the library's log, what the user of the program can change: a variable that is ignored, a cache that is not used.
+void show_what_is_ignored(const char* line, void*) {
+  const std::string_view said = line;
+  if (said.starts_with("the environment's ") || said.starts_with("cache: "))
+    std::fprintf(stderr, "froghopper: %s\n", printable(said).c_str());
 }
 
 // Where an option has a value, the value says something.
@@ -93,7 +111,7 @@ std::string usage_error(const CLI::App* program, const CLI::Error& error) {
       {R"(^Could not convert: (\S+) = (.*)$)", "$1 must be a number, not negative and not too large, but is \"$2\""},
       {R"(^(\S+) is required$)", "$1 must be given, but is not"},
       {R"(^(\S+): must )", "$1 must "},
-      {R"(^(\S+): ((?:gpu|cuda|GPU|CUDA)(?::0)?) not in \{auto,cpu,hopper\}$)",
+      {R"(^(\S+): ((?:gpu|cuda|GPU|CUDA)(?::0)?|hopper:0) not in \{auto,cpu,hopper\}$)",
        "$1 must be auto, cpu or hopper, but is \"$2\", which is hopper here"},
       {R"(^(\S+): (.*) not in \{auto,cpu,hopper\}$)",
        "$1 must be auto, cpu or hopper, but is \"$2\". Other GPUs are for explain and prepare"},
@@ -217,6 +235,7 @@ int exit_code_of(fh_status status) {
 int main(int argc, char** argv) {
   using namespace froghopper::cli;
   if (!open_standard_files()) return exit_run_failed;
+  fh_set_log(show_what_is_ignored, nullptr);
   // Who reads no further, as head does, ends the program without a word, also where its parent ignores the signal.
   signal(SIGPIPE, SIG_DFL);
   try {

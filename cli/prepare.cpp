@@ -91,6 +91,20 @@ int compile_all(const std::vector<std::string>& names, int64_t processes) {
   return failed;
 }
 
+// Compiles in that many processes; wanted becomes how many kernels there were. How many of them could not be compiled.
+int prepare(const std::vector<Problem>& problems, const std::string& name, int64_t processes, size_t& wanted) {
+  const auto target = read_target(name.c_str());
+  if (problems.empty() || !target || target->kind == Target::Kind::cpu) return 0;
+  const auto device = device_of(*target);
+  if (!device) return 0;
+  std::vector<Problem> all = problems;  // gradients are computed after the forward pass
+  for (const Problem& problem : problems)
+    if (problem.backward()) all.push_back(problem.forward());
+  const auto names = kernels_to_compile(all, *device, target->hints);
+  wanted = names.size();
+  return names.empty() ? 0 : compile_all(names, processes);
+}
+
 int run(const Options& options) {
   if (!options.kernel.empty()) return compile_one(options.kernel);
   if (options.what.empty()) return complain(exit_bad_input, "which problems? Name lines or files of them.");
@@ -111,24 +125,16 @@ int run(const Options& options) {
   if (const auto device = device_of(*target); !device)
     return complain(exit_code_of(device.failure().status),
                     without_cpu(device.failure().text, "or name a GPU that need not be here: --target h100"));
-  const int failed = prepare_kernels(problems, options.target, options.processes);
+  size_t wanted = 0;
+  const int failed = prepare(problems, options.target, options.processes, wanted);
+  if (wanted == 0)
+    std::fprintf(stderr, "nothing to compile: what a GPU needs for this is built in or in the disk cache\n");
+  if (wanted == 1 && failed == 0) std::fprintf(stderr, "compiled 1 kernel\n");  // of more, compile_all() says it
   if (failed == 0) return exit_ok;
   return complain(exit_run_failed, text("{} not compiled.", counted(failed, "kernel was", "kernels were")));
 }
 
 }  // namespace
-
-int prepare_kernels(const std::vector<Problem>& problems, const std::string& name, int64_t processes) {
-  const auto target = read_target(name.c_str());
-  if (problems.empty() || !target || target->kind == Target::Kind::cpu) return 0;
-  const auto device = device_of(*target);
-  if (!device) return 0;
-  std::vector<Problem> all = problems;  // gradients are computed after the forward pass
-  for (const Problem& problem : problems)
-    if (problem.backward()) all.push_back(problem.forward());
-  const auto names = kernels_to_compile(all, *device, target->hints);
-  return names.empty() ? 0 : compile_all(names, processes);
-}
 
 Result<Device> device_of(const Target& target) {
   return target.kind == Target::Kind::named ? Result<Device>(target.device) : runtime::device(target.ordinal);
@@ -141,7 +147,8 @@ std::string without_cpu(std::string why, std::string_view way_out) {
 }
 
 void prepare_kernels(const std::vector<Problem>& problems, const std::string& target) {
-  prepare_kernels(problems, target, cores());
+  size_t wanted = 0;
+  prepare(problems, target, cores(), wanted);
 }
 
 void prepare_command(CLI::App& program, int& exit_code) {

@@ -10,19 +10,15 @@
 namespace froghopper::cli {
 
 // Compiles what these problems need on that target, a GPU that is here or is only named, and what neither the library
-// nor the disk cache has, in that many processes, into the disk cache; where that is more than one kernel, a line on
-// stderr says so. Problems that the target refuses, or the CPU computes, need none. How many kernels could not be
-// compiled.
-int prepare_kernels(const std::vector<Problem>&, const std::string& target, int64_t processes);
+// nor the disk cache has, in as many processes as there are cores, into the disk cache; where that is more than one
+// kernel, a line on stderr says so. Problems that the target refuses, or the CPU computes, need none. For commands that
+// are about to run these problems: what failed fails again, with the reason, where it is run.
+void prepare_kernels(const std::vector<Problem>&, const std::string& target);
 
 // The target as a device, for planning; a failure where it is not here.
 Result<Device> device_of(const Target&);
 
 // What is said where no GPU is here, of a command or an option that the CPU does not have: another way out.
 std::string without_cpu(std::string why, std::string_view way_out);
-
-// The same with as many processes as there are cores, for commands that are about to run these problems. What failed
-// fails again, with the reason, where it is run.
-void prepare_kernels(const std::vector<Problem>&, const std::string& target);
 
 }  // namespace froghopper::cli

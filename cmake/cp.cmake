@@ -5,7 +5,7 @@ if(NOT froghopper_is_shared)
   return()  # it calls the shared library
 endif()
 file(GLOB cp_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} src/cp/*.cpp)
-add_library(froghopper-cp SHARED ${cp_sources} src/base/text.cpp)
+add_library(froghopper-cp SHARED ${cp_sources} src/base/near_word.cpp src/base/text.cpp)
 add_library(froghopper::froghopper-cp ALIAS froghopper-cp)
 target_link_libraries(froghopper-cp PRIVATE $<BUILD_INTERFACE:froghopper_flags> PUBLIC froghopper
                       PRIVATE ${CMAKE_DL_LIBS})

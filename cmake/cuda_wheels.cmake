@@ -15,6 +15,17 @@ else()
   set(FROGHOPPER_PYTHON python3 CACHE FILEPATH "the python that holds the CUDA wheels")
 endif()
 
+# Where another python or toolkit has what is looked for, a slip in these would go unseen.
+find_program(froghopper_python ${FROGHOPPER_PYTHON} NO_CACHE)
+if(NOT froghopper_python AND NOT FROGHOPPER_PYTHON STREQUAL "python3")  # which is only looked for
+  message(WARNING "FROGHOPPER_PYTHON is ${FROGHOPPER_PYTHON}, which is no program here, so cuda.h and NVRTC are looked "
+          "for in CUDA toolkits alone. Give the path of a python, or leave it out.")
+endif()
+if(FROGHOPPER_CUDA_INCLUDE AND NOT EXISTS ${FROGHOPPER_CUDA_INCLUDE}/cuda.h)
+  message(FATAL_ERROR "FROGHOPPER_CUDA_INCLUDE is ${FROGHOPPER_CUDA_INCLUDE}, which has no cuda.h. Name the folder "
+          "that has it, or leave it out.")
+endif()
+
 # The folders of the package nvidia, wherever that python finds it: a build that pip isolates has two.
 execute_process(COMMAND ${FROGHOPPER_PYTHON} -c
                 "import importlib.util as u; print(*u.find_spec('nvidia').submodule_search_locations, sep=';')"

@@ -72,6 +72,9 @@ foreach(source ${test_sources})
 endforeach()
 
 add_custom_target(fast_tests DEPENDS froghopper_program froghopper ${fast_tests})
+if(TARGET froghopper_compile)
+  add_dependencies(fast_tests froghopper_compile)  # bundle_test runs it
+endif()
 if(FROGHOPPER_PRESETS)
   add_custom_target(presets_tests DEPENDS presets_test froghopper froghopper_program)
 endif()

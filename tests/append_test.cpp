@@ -224,8 +224,6 @@ const struct {
      "dtype_rotary must be dtype, bf16, or f32, but is f16. Set dtype_rotary to FH_USUAL or FH_F32."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 tokenscales",
      "scale_tokens is 1 and the cache is bf16; only 8-bit types have scales. Set it to 0."},
-    {"append bf16 kv=e4m3 b1 hq1 hkv1 sq1 skv9 d72",
-     "dim_qk is 72; head dims of 8-bit caches are multiples of 16 from 16 to 512. Set dim_qk within."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 dv520",
      "dim_v is 520; head dims here are multiples of 8 from 8 to 512. Set dim_v within."},
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 varlen tq1 tkv9",

@@ -119,6 +119,22 @@ TEST_F(Attend, takes_a_gate_and_slopes) {
   EXPECT_TRUE(has(r.err, "gate must be fp32 [1, 3, 2, 8], as o is, but is fp32 [1, 3, 2, 4].")) << r.err;
 }
 
+// All scores are alike but for the slopes: with 0 a row counts three keys, with log 2 its own and half of each next.
+TEST_F(Attend, gives_each_head_its_own_slope) {
+  TensorFile in = small_file();
+  const float slopes[] = {0, std::log(2.0f)};
+  in.tensors["alibi_slopes"] = FileTensor{Element::f32, {2}, Bytes(sizeof slopes)};
+  std::memcpy(in.tensors["alibi_slopes"].bytes.data(), slopes, sizeof slopes);
+  write("in.safetensors", print_safetensors(in));
+  const Ran r =
+      run("attend " + path("in.safetensors") + " -o " + path("out.safetensors") + " --lse --check --backend cpu");
+  ASSERT_EQ(r.code, 0) << r.out << r.err;
+  const std::vector<float> lse = floats(read_safetensors(path("out.safetensors"))->tensors.at("lse"));
+  const double counts[] = {3, 3, 3, 1.75, 2, 1.75};
+  ASSERT_EQ(lse.size(), std::size(counts));
+  for (size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(lse[i], std::sqrt(8.0) + std::log(counts[i]), 1e-6) << i;
+}
+
 TEST_F(Attend, writes_gradients_and_max_logit_beside_an_npy) {
   for (const char* const name : {"q.npy", "k.npy", "v.npy", "g.npy"})
     write(name, *print_npy(ones(Element::f16, {5, 2, 16})));
@@ -145,7 +161,9 @@ TEST_F(Attend, takes_paths_with_commas) {
   const std::string to = " --backend cpu -o " + path("o.npy");
   for (const std::string& in :
        {path("a,b.safetensors"), path("q,1.npy") + " " + path("k,1.npy") + " " + path("v,1.npy"),
-        path("q.npy") + "," + path("k.npy") + "," + path("v.npy")}) {
+        path("q.npy") + "," + path("k.npy") + "," + path("v.npy"),
+        path("q.npy") + ", " + path("k.npy") + ", " + path("v.npy"),
+        path("q,1.npy") + " " + path("k.npy") + "," + path("v.npy")}) {
     const Ran r = run("attend " + in + to);
     EXPECT_EQ(r.code, 0) << in << "\n" << r.err;
   }
@@ -156,7 +174,9 @@ TEST_F(Attend, takes_paths_with_commas) {
   EXPECT_EQ(one.code, 2);
   EXPECT_TRUE(has(one.err, "the input must be one .safetensors, or three or four .npy, but is "));
   const std::string q = path("q.npy");
-  EXPECT_EQ(run("attend " + q + " " + q + " " + q + " " + q + " " + q + to).code, 2);
+  const Ran five = run("attend " + q + " " + q + " " + q + " " + q + "," + q + to);
+  EXPECT_EQ(five.code, 2);
+  EXPECT_TRUE(has(five.err, "a .safetensors with cu_seqlens_q and cu_seqlens_kv.")) << five.err;
 }
 
 TEST_F(Attend, takes_packed_sequences_used_lengths_and_sinks) {

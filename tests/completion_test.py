@@ -39,7 +39,10 @@ class Completion(unittest.TestCase):
         self.assertEqual(self.bash("froghopper", ""), [*COMMANDS, "--help", "--version"])
         self.assertEqual(self.bash("froghopper", "ch"), ["check"])
         self.assertEqual(self.bash("froghopper", "check", "--b"), ["--backend"])
-        self.assertEqual(self.bash("froghopper", "check", "--backend", ""), ["auto", "cpu", "hopper"])
+        for name in ("--backend", "--target"):
+            self.assertEqual(self.bash("froghopper", "check", name, ""), ["auto", "cpu", "hopper"])
+        for words in (("check", "--json"), ("attend", "x.npy", "-o"), ("explain", "--target"), ("bench", "--ms")):
+            self.assertEqual(self.bash("froghopper", *words, ""), [], words)  # a value follows, and no other option
         self.assertEqual(self.bash("froghopper", "attend", "x.npy", "--so"), ["--softcap"])
         self.assertEqual(self.bash("froghopper", "attend", "x"), [])  # then bash takes files
 

@@ -269,6 +269,15 @@ TEST(ContextParallelCopies, says_what_is_wrong) {
   void* const none[2] = {memory, nullptr};
   EXPECT_NE(text_of([&](fh_cp_peers& p) { p.workspaces = none; }).find("workspaces[1]"), std::string::npos);
   EXPECT_EQ(fh_cp_copy_transport(nullptr, &t), FH_INVALID_TENSOR);
+  EXPECT_STREQ(fh_cp_last_error(), "fh_cp_copy_transport: peers must point to your peers, but is NULL. Set it.");
+  struct {
+    fh_cp_peers known;
+    void* later;
+  } newer = {peers.described(0), memory};
+  newer.known.size = sizeof newer;
+  EXPECT_EQ(fh_cp_copy_transport(&newer.known, &t), FH_INVALID_TENSOR);
+  EXPECT_NE(std::string(fh_cp_last_error()).find("fh_cp_peers has a field at byte "), std::string::npos)
+      << fh_cp_last_error();
 
   // Without the places of peers, this transport would write to their beginnings.
   CpCase c = small(FH_CP_RING, 45, 2);

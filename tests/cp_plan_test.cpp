@@ -159,6 +159,8 @@ TEST(ContextParallelPlan, what_cannot_be_is_said) {
       {refusal(good, [](fh_cp_problem& p) { p.size = 0; }), "size is 0"},
       {refusal(good, [](fh_cp_problem& p) { p.dtype_out = FH_F16; }),
        "dtype_out is FH_F16, but must be FH_USUAL for whole->dtype, which is FH_BF16, or FH_F32. Use one of these."},
+      {refusal(with([](fh_problem& p) { p.dtype = FH_F32; }), [](fh_cp_problem& p) { p.dtype_out = FH_F16; }),
+       "dtype_out is FH_F16, but must be FH_USUAL for whole->dtype, which is FH_F32. Use one of these."},
       {refusal(good, [](fh_cp_problem& p) { p.check_interval = -2; }),
        "check_interval must be -1 or more, and ranks_per_host 0 or more, but they are -2 and 0"},
       {refusal(with([](fh_problem& p) { p.seq_kv = 60; }), same), "seq_q is 64 and seq_kv 60"},
@@ -229,6 +231,50 @@ TEST(ContextParallelPlan, no_plan) {
   EXPECT_EQ(fh_cp_plan_tables(nullptr, &count), nullptr);
   EXPECT_EQ(count, 0);
   EXPECT_NE(fh_cp_plan_run(nullptr, nullptr, nullptr, nullptr, nullptr, 0, nullptr), FH_OK);
+}
+
+TEST(ContextParallelPlan, missing_arguments_are_named) {
+  fh_problem whole = fh_problem_init();
+  whole.heads_q = whole.heads_kv = 2, whole.seq_q = whole.seq_kv = 64, whole.dim_qk = 64;
+  fh_cp_problem p = fh_cp_problem_init();
+  p.whole = &whole, p.ranks = 4;
+  fh_cp_plan *plan = nullptr, *none = reinterpret_cast<fh_cp_plan*>(16);
+  ASSERT_EQ(fh_cp_plan_create(&p, "cpu", &plan), FH_OK) << fh_cp_last_error();
+  const auto refused = [](fh_status status, const std::string& said) {
+    EXPECT_NE(status, FH_OK) << said;
+    EXPECT_EQ(std::string(fh_cp_last_error()).rfind(said, 0), 0u) << fh_cp_last_error();
+  };
+  refused(fh_cp_plan_create(nullptr, "cpu", &none), "fh_cp_plan_create: problem must point to your problem, but is ");
+  EXPECT_EQ(none, nullptr) << "a common exit destroys what was not made";
+  refused(fh_cp_plan_create(&p, "cpu", nullptr),
+          "fh_cp_plan_create: plan must say where the result goes, but is NULL");
+  fh_cp_range ranges[2];
+  int64_t count = 0;
+  refused(fh_cp_plan_rows(nullptr, 0, ranges, 2, &count),
+          "fh_cp_plan_rows: plan must point to your plan, but is NULL");
+  refused(fh_cp_plan_rows(plan, 0, ranges, 2, nullptr), "fh_cp_plan_rows: count must say where the result goes");
+  refused(fh_cp_plan_rows(plan, 0, nullptr, 2, &count),
+          "fh_cp_plan_rows: ranges must have room for 2 ranges, the capacity, but is NULL. Set it, or let capacity "
+          "be 0.");
+  refused(fh_cp_plan_rows(plan, 0, ranges, -1, &count), "fh_cp_plan_rows: capacity is -1, but counts ranges.");
+  EXPECT_EQ(fh_cp_plan_rows(plan, 0, nullptr, 0, &count), FH_OK);
+  const fh_cp_tensors t = fh_cp_tensors_init();
+  refused(fh_cp_plan_run(nullptr, nullptr, nullptr, &t, nullptr, 0, nullptr), "fh_cp_plan_run: plan must point to ");
+  refused(fh_cp_plan_run(plan, nullptr, nullptr, nullptr, nullptr, 0, nullptr),
+          "fh_cp_plan_run: tensors must point ");
+  EXPECT_FALSE(std::string(fh_cp_plan_text(plan)).ends_with('\n'));
+  EXPECT_STREQ(fh_cp_explain(nullptr, "cpu"), "problem must point to your problem, but is NULL. Set it.");
+  fh_cp_plan_destroy(plan);
+}
+
+// Where a call and fh_cp_last_error() are arguments of one printf, C may read the text before the call.
+TEST(ContextParallelPlan, the_text_of_the_failure_before_is_still_there) {
+  fh_cp_plan_create(nullptr, "cpu", nullptr);
+  const char* const read = fh_cp_last_error();
+  const std::string before = read;
+  int64_t count = 0;
+  EXPECT_NE(fh_cp_plan_rows(nullptr, 0, nullptr, 0, &count), FH_OK);
+  EXPECT_EQ(read, before);
 }
 
 }  // namespace

@@ -70,6 +70,18 @@ TEST(ContextParallel, options_of_the_scores) {
   expect_as_on_one_rank({alibi, 2, FH_CP_ALL_TO_ALL, FH_CP_LAYOUT_AUTO, FH_USUAL, false});
 }
 
+// In a zigzag the second rows of a rank may see some of its first ones. Where these calls come first, not every row has
+// a key in them, and the sink has a share of each row all the same.
+TEST(ContextParallel, a_sink_under_a_window) {
+  for (const int64_t left : {3, 11, 24, 40})
+    for (const fh_cp_scheme scheme : {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL_RING, FH_CP_ALL_TO_ALL_GATHER})
+      for (const bool with_grad_lse : {false, true}) {
+        fh_problem p = windowed(small(45), left, 0);
+        p.sink = 1;
+        expect_as_on_one_rank({p, 4, scheme, FH_CP_ZIGZAG, FH_USUAL, with_grad_lse});
+      }
+}
+
 TEST(ContextParallel, a_gradient_of_lse) {
   for (const fh_cp_scheme scheme : all_schemes)
     for (const fh_problem& p : {causal(small(29)), small(29)})

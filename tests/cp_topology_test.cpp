@@ -91,6 +91,13 @@ TEST(ContextParallelTopology, a_text_is_read) {
 TEST(ContextParallelTopology, what_makes_no_sense_is_said) {
   const std::pair<const char*, const char*> refused[] = {
       {"latency 1\nspeed 3\n", "line 2 of the topology begins with \"speed\", but must begin with a field"},
+      {"speed 3", "must begin with a field of fh_cp_topology. Measure again with this version."},
+      {"bandwith 3e11", "Did you mean bandwidth? Write bandwidth, a blank and the number."},
+      {"copy_bandwith 3e11", "Did you mean copy_bandwidth?"},
+      {"bandwidth=3e11", "Did you mean bandwidth? Write bandwidth, a blank and the number."},
+      {"LATENCY: 1e-5", "Did you mean latency?"},
+      {"bandwidth 300GB/s", "Write seconds, bytes a second or FLOP a second, without the unit."},
+      {"call 1\n\ncall 2", "line 3 of the topology is of call, which line 1 has already. Leave one of them."},
       {"bandwidth", "line 1 of the topology is \"bandwidth\", but must be a name and a number"},
       {"bandwidth 3e9x", "must be a name and a number"},
       {"bandwidth 3 4", "must be a name and a number"},
@@ -103,10 +110,42 @@ TEST(ContextParallelTopology, what_makes_no_sense_is_said) {
     EXPECT_EQ(fh_cp_topology_parse(text, &t), FH_INVALID_PROBLEM) << text;
     EXPECT_NE(std::string(fh_cp_last_error()).find(part), std::string::npos) << fh_cp_last_error();
   }
-  EXPECT_EQ(fh_cp_topology_parse(nullptr, nullptr), FH_INVALID_PROBLEM);
+  fh_cp_topology given = fh_cp_topology_init();
+  EXPECT_EQ(fh_cp_topology_parse(nullptr, &given), FH_INVALID_PROBLEM);
+  EXPECT_STREQ(fh_cp_last_error(), "fh_cp_topology_parse: text must point to your text, but is NULL. Set it.");
+  EXPECT_EQ(fh_cp_topology_parse("", nullptr), FH_INVALID_PROBLEM);
+  EXPECT_STREQ(fh_cp_last_error(),
+               "fh_cp_topology_parse: topology must point to your topology, but is NULL. Set it.");
   Asked a;
   a.topology.slowdown = 0.5;
   EXPECT_NE(std::string(fh_cp_explain(&a.problem, "h100")).find("topology.slowdown is 0.5"), std::string::npos);
+}
+
+// Figures of a struct that was not initialised would be ignored, and those of a newer header too.
+TEST(ContextParallelTopology, a_struct_has_a_size) {
+  Asked a;
+  a.topology.size = 0, a.topology.bandwidth = 1e9;
+  const char* const said =
+      "fh_cp_topology.size is 0; it must hold sizeof(fh_cp_topology). Start from "
+      "fh_cp_topology_init().";
+  EXPECT_STREQ(fh_cp_explain(&a.problem, "h100"), said);
+  EXPECT_EQ(fh_cp_topology_parse("latency 1", &a.topology), FH_INVALID_PROBLEM);
+  EXPECT_EQ(fh_cp_last_error(), std::string("fh_cp_topology_parse: ") + said);
+  EXPECT_EQ(a.topology.latency, 0);
+
+  struct {
+    fh_cp_topology known = fh_cp_topology_init();
+    double later = 0;
+  } newer;
+  newer.known.size = sizeof newer;
+  a.problem.topology = &newer.known;
+  EXPECT_GT(a.seconds(FH_CP_RING), 0);
+  newer.later = 1;
+  EXPECT_NE(std::string(fh_cp_explain(&a.problem, "h100")).find("fh_cp_topology has a field at byte "),
+            std::string::npos);
+  newer.later = 0;
+  EXPECT_EQ(fh_cp_topology_parse("latency 1", &newer.known), FH_OK) << fh_cp_last_error();
+  EXPECT_EQ(newer.known.size, sizeof newer);
 }
 
 TEST(ContextParallelTopology, the_environment_names_a_file) {

@@ -74,5 +74,14 @@ TEST(messages, explanations_of_axes_and_lengths_that_may_be_mistakes) {
   EXPECT_NE(said("bwd bf16 b2 hq8 hkv2 sq3 skv0 d64").find("gradients are 0"), std::string::npos);
 }
 
+// Where a call and fh_last_error() are arguments of one printf, C may read the text before the call.
+TEST(messages, the_text_of_the_failure_before_is_still_there) {
+  EXPECT_NE(fh_plan_create(nullptr, nullptr, nullptr), FH_OK);
+  const char* const read = fh_last_error();
+  const std::string before = read;
+  EXPECT_NE(fh_plan_run(nullptr, nullptr, nullptr, 0, nullptr), FH_OK);
+  EXPECT_EQ(read, before);
+}
+
 }  // namespace
 }  // namespace froghopper

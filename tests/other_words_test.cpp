@@ -103,6 +103,21 @@ TEST(other_words, of_libraries_are_answered_with_the_word_to_write) {
       {"num_splits=4", "hints, which follow the target"},
       {"hidden_size=4096", "Divide by the heads."},
       {"q_descale", "8-bit types always have scales."},
+      {"slopes", "Did you mean alibi?"},
+      {"lengths", "Did you mean seqused?"},
+      {"output_gate", "Did you mean gate?"},
+      {"--causal", "Did you mean causal?"},
+      {"--num_kv_heads=2", "Write hkv2."},
+      {"hopper", "The target says where a problem runs"},
+      {"tiles=128x64s3", "hints, which follow the target"},
+      {"grad_lse", "A line names no tensors"},
+      {"is_neox", "the other way is interleaved"},
+      {"cache_leftpad", "cu_seqlens_kv says where a sequence begins"},
+      {"kv_lora_rank=512", "Latent rows (MLA)"},
+      {"zigzag", "docs/15-context-parallel.md"},
+      {"mask=padding", "seqused for padding"},
+      {"kv=int8", "with bf16, e4m3 or e5m2. There is no int8."},
+      {"d64 d_model=64", "Divide by the heads."},
   };
   for (const auto& [word, said] : all) {
     const auto p = Problem::parse(std::string("fwd bf16 ") + word);

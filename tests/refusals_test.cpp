@@ -60,6 +60,34 @@ const BadProblem bad_problems[] = {
      "dim_qk is 81; head dims are multiples of 8 from 8 to 512. Pad q and k with zero columns to 88 and set scale to "
      "1/sqrt(81); the result does not change.",
      FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.dim_qk = 81, p.scale = 0.2f; },  // which does not depend on the columns
+     "dim_qk is 81; head dims are multiples of 8 from 8 to 512. Pad q and k with zero columns to 88; the result does "
+     "not change.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.dim_qk = 60, p.dim_v = 81, p.scale = -0.0f; },
+     "dim_qk is 60 and dim_v is 81; head dims are multiples of 8 from 8 to 512. Pad q and k with zero columns to 64, "
+     "v to 88; o has 88 then, and the last ones are zero.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.dim_qk = 576, p.dim_v = 512; },
+     "dim_qk is 576; head dims are multiples of 8 from 8 to 512. Latent rows (MLA) are not read as k and v: expand "
+     "them to those of each head, such as 192 and 128 columns.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_APPEND, p.dim_qk = 576, p.dim_v = 512; },
+     "dim_qk is 576; head dims here are multiples of 8 from 8 to 512. Rows of MLA are written as two views of them: "
+     "512 columns as v, the other 64 as k.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_APPEND, p.dtype_kv = FH_E4M3, p.dim_qk = 72; },
+     "dim_qk is 72; head dims of 8-bit caches are multiples of 16 from 16 to 512. Pad q and k with zero columns to "
+     "80, "
+     "in the cache too.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_APPEND, p.dim_v = 60; },
+     "dim_v is 60; head dims here are multiples of 8 from 8 to 512. Pad v with zero columns to 64, in the cache too.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_APPEND, p.dim_qk = 60, p.norm = 1; },
+     "dim_qk is 60; head dims here are multiples of 8 from 8 to 512. Set dim_qk within.", FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_APPEND, p.dtype = FH_F32, p.norm = 1, p.dtype_norm = FH_BF16; },
+     "dtype_norm must be f32, but is bf16. Set dtype_norm to FH_USUAL or FH_F32.", FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dim_qk = 60, p.dim_v = 81; },
      "dim_qk is 60 and dim_v is 81; head dims are multiples of 8 from 8 to 512. Pad q and k with zero columns to 64, "
      "v to 88, and set scale to 1/sqrt(60); o has 88 then, and the last ones are zero.",
@@ -147,7 +175,25 @@ const BadProblem bad_problems[] = {
      "columns, each with the same q and k.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype = FH_E4M3, p.dim_qk = 272; },
-     "dim_qk is 272; head dims of 8-bit types are multiples of 16 from 16 to 256. Set dim_qk within.",
+     "dim_qk is 272; head dims of 8-bit types are multiples of 16 from 16 to 256. Convert q to f16 or bf16: where "
+     "only k and v have 8 bits there may be up to 512.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.dim_qk = 272; },
+     "dim_qk is 272; head dims of 8-bit types are multiples of 16 from 16 to 256. An append writes k and v of up to "
+     "512 columns in 8 bits; q keeps its 16 bits then.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.dim_qk = 72; },
+     "dim_qk is 72; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad q and k with zero columns to "
+     "80; "
+     "the attention to them has the scale 1/sqrt(72) then.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.dim_qk = p.dim_v = 72; },
+     "dim_qk is 72 and dim_v is 72; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad q and k with "
+     "zero "
+     "columns to 80, v to 80; the attention to them has the scale 1/sqrt(72) then.",
+     FH_UNSUPPORTED},
+    {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.dim_v = 72; },
+     "dim_v is 72; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad v with zero columns to 80.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype = FH_E4M3, p.dim_v = 8; },
      "dim_v is 8; head dims of 8-bit types are multiples of 16 from 16 to 256. Pad v with zero columns to 16; o has "
@@ -266,6 +312,8 @@ const BadLine bad_lines[] = {
     {"fwd fp8 b1",
      "\"fp8\" at offset 4: the second word is the type, which here is e4m3 or e5m2. Use f16, bf16, f32, e4m3 or "
      "e5m2."},
+    {"fwd int8 b1",
+     "\"int8\" at offset 4: the second word is the type. There is no int8. Use f16, bf16, f32, e4m3 or e5m2."},
     {"fwd nf4 b1", "\"nf4\" at offset 4: the second word is the type. Use f16, bf16, f32, e4m3 or e5m2."},
     {"fwd b1 hq1",
      "\"b1\" at offset 4: the second word is the type, which is missing. Use f16, bf16, f32, e4m3 or e5m2."},

@@ -96,7 +96,21 @@ TEST(run, unknown_targets_are_refused) {
         {"", "it is empty. It must be \"auto\", \"cpu\", \"hopper\", \"hopper:1\" or a GPU to plan for, \"h200\"."},
         {"cpu:0", the_cpu},
         {"cpu threads=4", the_cpu},
-        {"mine sm=64", "\"h200\"; on a GPU with hints such as tiles=128x64s3"}}) {
+        {"mine sm=64", "\"h200\"; on a GPU with hints such as tiles=128x64s3"},
+        {"sm_90a", "here that is \"hopper\"."},
+        {"host", "here that is \"cpu\"."},
+        {"rocm", "no other, so beside rocm the problem runs on \"cpu\"."},
+        {"h200,tiles=128x64s3", "its words have blanks between, and no commas."},
+        {"h200 tile=128x64s3",
+         "\"tile=128x64s3\" is neither a hint nor a GPU's number. Did you mean one such as "
+         "tiles=128x64s3?"},
+        {"h200 packgqa", "Did you mean one such as packgqa=1?"},
+        {"hopper num_splits=4", "Did you mean one such as parts=4?"},
+        {"mine 64sms l2=40MiB clock=1500MHz memory=2000GB/s", "Did you mean one such as 64sm?"},
+        {"mine 64sm l2=50 clock=1500MHz memory=2000GB/s", "Did you mean one such as l2=40MiB?"},
+        {"mine 64sm", "beside its name \"mine\" needs four numbers, as in \"mine 64sm l2=40MiB"},
+        {"hopper 64sm", "\"hopper\" is the GPU that is here, with the numbers that it has. Leave out 64sm, or name "},
+        {"h200 parts=4 parts=5", "parts= is there twice. Leave one of them."}}) {
     EXPECT_EQ(fh_plan_create(&p, target, &plan), FH_INVALID_PROBLEM) << target;
     EXPECT_NE(std::string(fh_last_error()).find(said), std::string::npos) << fh_last_error();
   }

@@ -43,13 +43,17 @@ TEST(strides, rows_that_are_read_may_be_shared) {
   t = tensors_of(p);
   t.grad_o = {t.grad_o.data, 0, 0, 0};  // the gradient of a sum over all rows
   EXPECT_TRUE(bind(p, t));
-  p = problem_of("fwd bf16 kv=e4m3 b2 hq8 hkv2 sq100 skv200 d64 alibi scales128");
+  p = problem_of("fwd bf16 kv=e4m3 b2 hq8 hkv2 sq100 skv200 d64 scales128");
   t = tensors_of(p);
-  for (fh_tensor* const one : {&t.alibi_slopes, &t.scale_k, &t.scale_v}) *one = {one->data, 0, 0, 0};
+  for (fh_tensor* const one : {&t.scale_k, &t.scale_v}) *one = {one->data, 0, 0, 0};
   EXPECT_TRUE(bind(p, t)) << "one number for the whole tensor";
+  p = problem_of("fwd bf16 b2 hq1 hkv1 sq100 skv200 d64 alibi");
+  t = tensors_of(p);
+  t.alibi_slopes = {t.alibi_slopes.data, 0, 0, 0};
+  EXPECT_TRUE(bind(p, t)) << "the slope of the only head";
 }
 
-// What says of a tensor without strides that they were forgotten. Scales and slopes may be one number for all.
+// What says of a tensor without strides that they were forgotten. Scales may be one number for all.
 TEST(strides, that_were_forgotten_are_refused_where_one_row_cannot_be_meant) {
   const struct {
     const char *line, *name, *rest;
@@ -69,6 +73,14 @@ TEST(strides, that_were_forgotten_are_refused_where_one_row_cannot_be_meant) {
       {"fwd bf16 kv=e4m3 b2 hq8 hkv2 sq100 skv200 d64 smooth", "mean_v",
        "2 x 1 x 2 rows would be the same one. Without gaps the strides of batch, seq and head are 128, 128 and 64.",
        &fh_tensors::mean_v},
+      {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 alibi", "alibi_slopes",
+       "2 x 1 x 8 rows would be the same one. Where each head has a slope, the same in all sequences, they are 0, 0 "
+       "and 1.",
+       &fh_tensors::alibi_slopes},
+      {"bwd bf16 b1 hq8 hkv2 sq100 skv200 d64 alibi", "alibi_slopes",
+       "1 x 1 x 8 rows would be the same one. Where each head has a slope, the same in all sequences, they are 0, 0 "
+       "and 1.",
+       &fh_tensors::alibi_slopes},
   };
   for (const auto& [line, name, rest, tensor] : all) {
     const Problem p = problem_of(line);

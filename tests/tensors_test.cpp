@@ -286,6 +286,17 @@ TEST(tensors, rows_of_batched_sequences_are_all_alike) {
   EXPECT_EQ(rows_kv(p, views, 1).used, 200);
 }
 
+TEST(tensors, a_total_that_was_forgotten_is_named_with_its_number) {
+  Problem p = problem_of(packed);
+  const Lengths lengths;
+  const Views views = views_of(p, lengths);
+  p.total_kv = 0;
+  const auto checked = check_lengths(p, views);
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.failure().text,
+            "cu_seqlens_kv[2] is 200 and total_kv is 0; it counts the rows of all sequences. Set total_kv to 400.");
+}
+
 struct BadLengths {
   std::function<void(Lengths&)> spoil;
   const char* message;

@@ -54,6 +54,8 @@ TEST_F(Program, says_what_is_wrong_with_an_option) {
       {"check " + line + " --dtype bf16", "--dtype. The type is the second word of the problem line. "},
       {"check " + line + " --device cpu", "--device. Did you mean --target? "},
       {"check " + line + " --backend cuda", "must be auto, cpu or hopper, but is \"cuda\", which is hopper here."},
+      {"check " + line + " --target hopper:0",
+       "must be auto, cpu or hopper, but is \"hopper:0\", which is hopper here."},
       {"bench " + line + " --iters=100", "--iters=100. Did you mean --rounds? "},
       {"explain " + line + " --num-kv-heads 2", "--num-kv-heads. In the problem line that is hkvN. "},
       {"prepare " + line + " --device=cuda", "--device=cuda. Did you mean --target? "},
@@ -252,6 +254,28 @@ TEST_F(Program, takes_target_and_backend_everywhere) {
     const Ran r = run(arguments);
     EXPECT_EQ(r.code, 0) << arguments << r.err;
   }
+}
+
+TEST_F(Program, says_what_a_first_word_that_is_no_command_means) {
+  for (const auto& [arguments, said] :
+       {std::pair{"help", "\"help\" is no command; it must be one of info, explain, "},
+        {"help", "Did you mean --help? "},
+        {"-v", "Did you mean --version? "},
+        {"--json info", "--json must follow the command, but is before it. Write froghopper info --json. "}}) {
+    const Ran r = run(arguments);
+    EXPECT_EQ(r.code, 2) << arguments;
+    EXPECT_TRUE(has(r.err, said)) << r.err;
+  }
+}
+
+// The library logs it; who runs the program has no log.
+TEST_F(Program, says_which_variable_is_ignored) {
+  setenv("FROGHOPPER_THREADS", "abc", 1);
+  const Ran r = run("check 'fwd f32 b1 hq1 hkv1 sq9 skv9 d64'");
+  unsetenv("FROGHOPPER_THREADS");
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.err, "froghopper: the environment's FROGHOPPER_THREADS is \"abc\" and is ignored")) << r.err;
+  EXPECT_FALSE(has(run("check 'fwd f32 b1 hq1 hkv1 sq9 skv9 d64'").err, "environment"));
 }
 
 }  // namespace

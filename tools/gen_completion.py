@@ -56,8 +56,10 @@ def bash(commands):
              '  case "$COMP_CWORD ${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD - 1]}" in',
              f"    1\\ *) words=\"{wrapped([*commands, '--help', '--version'])}\" ;;"]
     for name, (_, options) in commands.items():
-        lines += [f"    *\\ {name}\\ {first_long(names)}) words=\"{' '.join(values)}\" ;;"
-                  for names, _, values, _ in options if values]
+        def after(names): return " | ".join(f"*\\ {name}\\ {one}" for one in names)
+        lines += [f"    {after(names)}) words=\"{' '.join(values)}\" ;;" for names, _, values, _ in options if values]
+        free = [one for names, kind, values, _ in options if kind and not values for one in names]
+        lines += [f"    {after(free[i:i + 5])}) words= ;;" for i in range(0, len(free), 5)]  # a file, number or text
         lines += [f"    *\\ {name}\\ *) words=\"{wrapped(first_long(names) for names, *_ in options)}\" ;;"]
     return "\n".join([*lines, "  esac", "  COMPREPLY=($(compgen -W \"$words\" -- \"${COMP_WORDS[COMP_CWORD]}\"))", "}",
                       "complete -o default -F _froghopper froghopper  # files where none of the words fits", ""])

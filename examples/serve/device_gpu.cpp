@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <stdexcept>
+#include <string>
 
 #include "device.hpp"
 
@@ -15,7 +16,11 @@ void check(cudaError_t error) {
 
 class Gpu final : public Device {
  public:
-  Gpu() { check(cudaStreamCreate(&stream_)); }
+  Gpu() {
+    if (const cudaError_t error = cudaStreamCreate(&stream_); error != cudaSuccess)
+      throw std::runtime_error(std::string("--device cuda does not work here: ") + cudaGetErrorString(error) +
+                               ". Give --device cpu.");
+  }
   ~Gpu() override { cudaStreamDestroy(stream_); }
 
   const char* target() const override { return "hopper"; }

@@ -118,7 +118,7 @@ static inline fh_cp_topology fh_cp_topology_init(void) {
 }
 
 /* text: lines of a field's name and a number, as `probe` writes them to a file; what follows # in a line is a comment.
- * Fields without a line become 0. */
+ * Fields without a line become 0. Initialise the struct with fh_cp_topology_init() first: the call reads its size. */
 FH_API fh_status fh_cp_topology_parse(const char* text, fh_cp_topology* topology);
 
 /* What is computed, on how many ranks, and which of them this one is. Start from fh_cp_problem_init(). */
@@ -199,7 +199,7 @@ FH_API const int32_t* fh_cp_plan_tables(const fh_cp_plan* plan, int64_t* count);
 /* Predicted seconds of a run on the slowest rank, by the model of time: docs/15-context-parallel-c.md. */
 FH_API double fh_cp_plan_seconds(const fh_cp_plan* plan);
 /* The plan as lines of text: the scheme and the reason for it, then the steps of this rank, with transfers, rows,
- * keys, bytes, FLOP and predicted microseconds. Lives as long as the plan. */
+ * keys, bytes, FLOP and predicted microseconds. No newline follows the last one. Lives as long as the plan. */
 FH_API const char* fh_cp_plan_text(const fh_cp_plan* plan);
 /* The same text for a problem, or why it cannot be computed. Lives until this thread calls fh_cp_explain again. */
 FH_API const char* fh_cp_explain(const fh_cp_problem* problem, const char* target);

@@ -156,7 +156,7 @@ typedef struct fh_problem {
   int32_t alibi;
 
   /* 8-bit types. The value of an element is the stored value times its scale (tensors.scale_q, scale_k, scale_v). */
-  fh_dtype dtype_kv; /* of k and v; FH_USUAL: dtype. With q in f16 or bf16, k and v may be 8-bit */
+  fh_dtype dtype_kv; /* of k and v; FH_USUAL: dtype. Forward: they may be 8-bit with q in f16 or bf16 */
   /* Of o. FH_USUAL: dtype, or bf16 if dtype is 8-bit. With 8-bit k and v: f16, bf16 or f32. Forward with accumulate:
    * f32. Otherwise only dtype. */
   fh_dtype dtype_o;
@@ -242,7 +242,7 @@ typedef struct fh_tensor {
   /* Elements; stride_batch is ignored with varlen. Without gaps they are seq * heads * dim, heads * dim and dim; for
    * [batch, heads, seq, dim] in memory, heads * seq * dim, dim and seq * dim. In a tensor that is read, a stride may be
    * 0: the entries along that axis are the same memory. A stride of pages may not. Three zeros are refused as forgotten
-   * in q, k, v, o, gate and means of several rows, and valid in grad_o (a sum over rows), scales and slopes. */
+   * in q, k, v, o, gate, means and slopes of several rows, and valid in grad_o (a sum over rows) and scales. */
   int64_t stride_batch, stride_seq, stride_head;
 } fh_tensor;
 
@@ -295,8 +295,8 @@ typedef struct fh_tensors {
   fh_tensor mean_k; /* [batch, 1, heads_kv, dim_qk] */
   fh_tensor mean_v; /* [batch, 1, heads_kv, dim_v] */
 
-  /* alibi only, else NULL: f32 [batch, 1, heads_q, 1], strides as in scales. A slope beyond 1.2e27 counts as 1.2e27.
-   * Read; slopes have no gradients. */
+  /* alibi only, else NULL: f32 [batch, 1, heads_q, 1], strides as in scales; [heads_q] has 0, 0 and 1. A slope beyond
+   * 1.2e27 counts as 1.2e27. Read; slopes have no gradients. */
   fh_tensor alibi_slopes;
 
   /* max_logit only, else NULL: [batch, heads_q], dense; batch counts sequences, also with varlen. The largest score

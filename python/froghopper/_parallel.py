@@ -134,7 +134,7 @@ def topology_of(given: Any) -> c.CpTopology:
             raise InvalidProblem(f"topology must be a file that can be read, but {error}. Use what probe has "
                                  "written.") from error
     else: wrong_kind("topology", given, "what probe returns, or a file", "the file that probe has written")
-    found = c.CpTopology()
+    found = c.CpTopology(size=ctypes.sizeof(c.CpTopology))
     check_status(calls().fh_cp_topology_parse(lines.encode(), ctypes.byref(found)))
     return found
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <utility>
 
 #include "src/api/run.hpp"
 #include "src/base/interrupt.hpp"
@@ -16,13 +17,18 @@
 namespace froghopper {
 namespace {
 
+// What fh_last_error and fh_explain have returned to this thread. The failure before the last is kept for who passes a
+// call and fh_last_error() to one printf: C may read the text before the call.
 struct Said {
-  std::string error, explanation;
+  std::string error, older, explanation;
 };
-PerThread<Said> said;  // what fh_last_error and fh_explain have returned to this thread
+PerThread<Said> said;
 
 fh_status failed(const char* call, const Failure& failure) {
-  if (Said* const mine = said.make()) mine->error = text("{}: {}", call, failure.text);
+  Said* const mine = said.make();
+  if (!mine) return failure.status;
+  std::string now = text("{}: {}", call, failure.text);
+  mine->older = std::exchange(mine->error, std::move(now));
   return failure.status;
 }
 

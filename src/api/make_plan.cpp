@@ -77,10 +77,14 @@ Result<int> number_of_gpu(const std::string& where) {
                       where)};
 }
 
-// What frameworks call it: "gpu", "cuda" and "cuda:1" are "hopper" and "hopper:1" here, "CPU" is "cpu". "" where it is
-// none of these.
+// What frameworks call it: "gpu", "cuda" and "cuda:1" are "hopper" and "hopper:1" here, "CPU" and "host" are "cpu". ""
+// where it is none of these.
 std::string other_word(std::string where) {
   std::ranges::transform(where, where.begin(), [](char c) { return static_cast<char>(std::tolower(c)); });
+  for (const std::string_view word : {"nvidia", "sm_90", "sm_90a", "sm90", "sm90a"})
+    if (where == word) return "hopper";
+  for (const std::string_view word : {"host", "x86", "x86_64", "intel", "amd"})
+    if (where == word) return "cpu";
   for (const std::string_view word : {"cuda", "gpu", "hopper"}) {
     if (!where.starts_with(word)) continue;
     int ordinal = 0;
@@ -101,16 +105,70 @@ std::string wrong_place(const std::string& where, const Failure& failure) {
     return the_cpu;
   // Nobody who writes one of these has mistyped h100 or h200.
   constexpr std::array<std::string_view, 3> hoppers = {"gh200", "h20", "h800"};
-  constexpr std::array<std::string_view, 12> others = {"a100",  "a800", "b100", "b200",    "b300",    "gb200",
-                                                       "gb300", "l40",  "l40s", "rtx4090", "rtx5090", "v100"};
+  constexpr std::array<std::string_view, 18> others = {"a100",    "a800", "b100",  "b200", "b300", "gb200",
+                                                       "gb300",   "l40",  "l40s",  "v100", "rocm", "rtx4090",
+                                                       "rtx5090", "mps",  "metal", "tpu",  "xpu",  "mi300x"};
   if (std::ranges::find(hoppers, where) != hoppers.end()) return failure.text;
   if (std::ranges::find(others, where) != others.end())
     return text("the kernels are for no other, so beside {} the problem runs on \"cpu\".", where);
+  if (where.find(',') != where.npos) return "its words have blanks between, and no commas.";
   const size_t colon = std::min(where.find(':'), where.size());
   const std::string_view near = near_word(std::string_view(where).substr(0, colon), known);
   if (near.empty() || (colon < where.size() && near != "hopper")) return failure.text;
   const std::string meant = text("did you mean \"{}{}\"?", near, where.substr(colon));
   return near.starts_with("h") && near != "hopper" ? text("{} {}", meant, failure.text) : meant;  // or another GPU
+}
+
+// Of a word after the first that is neither a hint nor a GPU's number: what was meant, "" where that cannot be told.
+std::string wrong_word(const std::string& word) {
+  constexpr std::pair<std::string_view, std::string_view> known[] = {{"tiles", "tiles=128x64s3"},
+                                                                     {"section", "section=16MiB"},
+                                                                     {"tail", "tail=30%"},
+                                                                     {"deferred", "deferred=8"},
+                                                                     {"packgqa", "packgqa=1"},
+                                                                     {"parts", "parts=4"},
+                                                                     {"splits", "parts=4"},
+                                                                     {"num_splits", "parts=4"},
+                                                                     {"pack_gqa", "packgqa=1"},
+                                                                     {"l2", "l2=40MiB"},
+                                                                     {"clock", "clock=1500MHz"},
+                                                                     {"memory", "memory=2000GB/s"},
+                                                                     {"sms", "64sm"},
+                                                                     {"dequantised", "dequantised=1"}};
+  std::array<std::string_view, std::size(known)> names;
+  std::ranges::transform(known, names.begin(), [](const auto& one) { return one.first; });
+  for (const char* const unit : {"sm", "MiB", "MHz", "GB/s"})
+    if (word.ends_with(unit)) return {};  // a number, of which the value is wrong
+  std::string name = word.substr(0, word.find('='));
+  if (!name.empty() && std::isdigit(static_cast<unsigned char>(name[0]))) name = "sms";  // "64sms"
+  const auto exact = std::ranges::find(names, name);
+  const std::string_view near = exact != names.end() ? *exact : near_word(name, names);
+  const auto found = std::ranges::find(names, near);
+  if (found == names.end()) return {};
+  return text("\"{}\" is neither a hint nor a GPU's number. Did you mean one such as {}?", word,
+              known[found - names.begin()].second);
+}
+
+// What is wrong with several words, of which hints are left out: a GPU's name and its numbers.
+std::string wrong_words(const std::vector<std::string>& words, const Failure& failure) {
+  if (words[0] == "cpu") return the_cpu;
+  for (size_t i = 1; i < words.size(); ++i) {
+    if (Device::parse({"h100", words[i]})) continue;  // a number
+    const std::string meant = wrong_word(words[i]);
+    return meant.empty() ? failure.text : meant;
+  }
+  const std::vector<std::string> rest(words.begin() + 1, words.end());
+  if (words[0] == "auto" || words[0].starts_with("hopper"))
+    return text(
+        "\"{}\" is the GPU that is here, with the numbers that it has. Leave out {}, or name h100 or h200 to "
+        "plan for it.",
+        words[0], joined(rest, " "));
+  return known_device(words[0]).sms > 0
+             ? failure.text
+             : text(
+                   "beside its name \"{}\" needs four numbers, as in \"mine 64sm l2=40MiB clock=1500MHz "
+                   "memory=2000GB/s\".",
+                   words[0]);
 }
 
 }  // namespace
@@ -119,9 +177,14 @@ Result<Target> read_target(const char* target) {
   using Kind = Target::Kind;
   const std::string name = target ? target : "auto";
   Target read;
-  std::vector<std::string> words;  // except for the hints
+  std::vector<std::string> words, hints;  // the others, and the names of the hints
   for (std::string& word : split(name, ' ')) {
-    if (read.hints.read(word)) continue;
+    if (read.hints.read(word)) {
+      hints.push_back(word.substr(0, word.find('=')));
+      if (std::ranges::count(hints, hints.back()) == 1) continue;
+      return Failure{FH_INVALID_PROBLEM,
+                     text("target is \"{}\"; {}= is there twice. Leave one of them.", name, hints.back())};
+    }
     if (const std::string why = Hints::why_wrong(word); !why.empty())
       return Failure{FH_INVALID_PROBLEM, text("target is \"{}\": {}", name, why)};
     words.push_back(std::move(word));
@@ -146,9 +209,8 @@ Result<Target> read_target(const char* target) {
   }
   auto device = Device::parse(words);
   if (!device) {
-    const std::string why = words.size() < 2    ? wrong_place(where, device.failure())
-                            : words[0] == "cpu" ? the_cpu
-                                                : device.failure().text;
+    const std::string why =
+        words.size() < 2 ? wrong_place(where, device.failure()) : wrong_words(words, device.failure());
     const char* const hints =
         name.find('=') == name.npos
             ? ""

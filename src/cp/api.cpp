@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // cp: the C functions of cp.h but those of NCCL and CUDA.
+#include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <exception>
+#include <utility>
 
+#include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/errors.hpp"
 #include "src/cp/plan.hpp"
@@ -12,18 +16,34 @@
 namespace froghopper::cp {
 namespace {
 
-std::string& last_error() {
-  thread_local std::string text;
-  return text;
+// Of this thread. The failure before the last is kept for who passes a call and fh_cp_last_error() to one printf: C may
+// read the text before the call.
+struct Said {
+  std::string error, older;
+};
+
+Said& said() {
+  thread_local Said one;
+  return one;
 }
 
 }  // namespace
 
 fh_status failed(const char* call, const Failure& failure) noexcept {
   try {
-    last_error() = text("{}: {}", call, failure.text);
-  } catch (const std::exception&) { last_error().clear(); }
+    std::string now = text("{}: {}", call, failure.text);
+    said().older = std::exchange(said().error, std::move(now));
+  } catch (const std::exception&) { said().error.clear(); }
   return failure.status;
+}
+
+fh_status is_null(const char* call, const char* argument, fh_status status) {
+  return failed(call, {status, text("{0} must point to your {0}, but is NULL. Set it.", argument)});
+}
+
+fh_status has_no_place(const char* call, const char* result, fh_status status) {
+  return failed(call, {status, text("{} must say where the result goes, but is NULL. Give the address of a variable.",
+                                    result)});
 }
 
 }  // namespace froghopper::cp
@@ -32,9 +52,9 @@ using namespace froghopper;
 using namespace froghopper::cp;
 
 fh_status fh_cp_plan_create(const fh_cp_problem* problem, const char* target, fh_cp_plan** plan) try {
-  if (problem == nullptr || plan == nullptr)
-    return failed("fh_cp_plan_create", {FH_INVALID_PROBLEM, "problem or plan is NULL."});
-  *plan = nullptr;
+  if (plan != nullptr) *plan = nullptr;  // a caller that destroys it at a common exit may do so after a failure
+  if (problem == nullptr) return is_null("fh_cp_plan_create", "problem");
+  if (plan == nullptr) return has_no_place("fh_cp_plan_create", "plan");
   Result<std::unique_ptr<fh_cp_plan>> made = make_plan(*problem, target);
   if (!made) return failed("fh_cp_plan_create", made.failure());
   *plan = made->release();
@@ -45,11 +65,18 @@ void fh_cp_plan_destroy(fh_cp_plan* plan) { delete plan; }
 
 fh_status fh_cp_plan_rows(const fh_cp_plan* plan, int64_t rank, fh_cp_range* ranges, int64_t capacity,
                           int64_t* count) try {
-  if (plan == nullptr || count == nullptr || (ranges == nullptr && capacity > 0))
-    return failed("fh_cp_plan_rows", {FH_INVALID_PROBLEM, "plan, ranges or count is NULL."});
+  constexpr const char* call = "fh_cp_plan_rows";
+  if (plan == nullptr) return is_null(call, "plan");
+  if (count == nullptr) return has_no_place(call, "count");
+  if (ranges == nullptr && capacity > 0)
+    return failed(call,
+                  {FH_INVALID_PROBLEM, text("ranges must have room for {}, the capacity, but is NULL. Set it, or "
+                                            "let capacity be 0.",
+                                            counted(capacity, "range"))});
+  if (capacity < 0)
+    return failed(call, {FH_INVALID_PROBLEM, text("capacity is {}, but counts ranges. Use 0 or more.", capacity)});
   if (rank < 0 || rank >= plan->job.ranks)
-    return failed("fh_cp_plan_rows",
-                  {FH_INVALID_PROBLEM, text("rank is {}, but must be 0 to {}.", rank, plan->job.ranks - 1)});
+    return failed(call, {FH_INVALID_PROBLEM, text("rank is {}, but must be 0 to {}.", rank, plan->job.ranks - 1)});
   const std::vector<Range> all = joined(ranges_of(plan->job, rank));
   *count = static_cast<int64_t>(all.size());
   for (int64_t i = 0; i < *count && i < capacity; ++i)
@@ -57,12 +84,17 @@ fh_status fh_cp_plan_rows(const fh_cp_plan* plan, int64_t rank, fh_cp_range* ran
   return FH_OK;
 } catch (const std::exception& e) { return failed("fh_cp_plan_rows", {FH_INTERNAL, e.what()}); }
 
+// Writes as much as the caller's struct can hold.
 fh_status fh_cp_topology_parse(const char* text, fh_cp_topology* topology) try {
-  if (text == nullptr || topology == nullptr)
-    return failed("fh_cp_topology_parse", {FH_INVALID_PROBLEM, "text or topology is NULL. Give both."});
+  constexpr const char* call = "fh_cp_topology_parse";
+  if (text == nullptr) return is_null(call, "text");
+  if (topology == nullptr) return is_null(call, "topology");
+  if (const Result<fh_cp_topology> given = whole_topology(*topology); !given) return failed(call, given.failure());
   const Result<fh_cp_topology> read = parsed_topology(text);
-  if (!read) return failed("fh_cp_topology_parse", read.failure());
-  *topology = *read;
+  if (!read) return failed(call, read.failure());
+  const size_t size = topology->size;
+  std::memcpy(static_cast<void*>(topology), &*read, std::min(size, sizeof *read));
+  topology->size = size;
   return FH_OK;
 } catch (const std::exception& e) { return failed("fh_cp_topology_parse", {FH_INTERNAL, e.what()}); }
 
@@ -87,7 +119,7 @@ const char* fh_cp_plan_text(const fh_cp_plan* plan) { return plan ? plan->text.c
 
 const char* fh_cp_explain(const fh_cp_problem* problem, const char* target) try {
   thread_local std::string said;
-  if (problem == nullptr) return "problem is NULL";
+  if (problem == nullptr) return "problem must point to your problem, but is NULL. Set it.";
   const Result<std::unique_ptr<fh_cp_plan>> made = make_plan(*problem, target);
   said = made ? (*made)->text : made.failure().text;
   return said.c_str();
@@ -95,11 +127,11 @@ const char* fh_cp_explain(const fh_cp_problem* problem, const char* target) try 
 
 fh_status fh_cp_plan_run(const fh_cp_plan* plan, const fh_cp_transport* transport, const fh_cp_memory* memory,
                          const fh_cp_tensors* tensors, void* workspace, uint64_t workspace_bytes, void* stream) try {
-  if (plan == nullptr || tensors == nullptr)
-    return failed("fh_cp_plan_run", {FH_INVALID_TENSOR, "plan or tensors is NULL."});
+  if (plan == nullptr) return is_null("fh_cp_plan_run", "plan", FH_INVALID_TENSOR);
+  if (tensors == nullptr) return is_null("fh_cp_plan_run", "tensors", FH_INVALID_TENSOR);
   const Result<void> done = run(*plan, transport, memory, *tensors, workspace, workspace_bytes, stream);
   return done ? FH_OK : failed("fh_cp_plan_run", done.failure());
 } catch (const std::exception& e) { return failed("fh_cp_plan_run", {FH_INTERNAL, e.what()}); }
 
-const char* fh_cp_last_error(void) { return last_error().c_str(); }
+const char* fh_cp_last_error(void) { return said().error.c_str(); }
 const char* fh_cp_scheme_name(fh_cp_scheme scheme) { return name_of(scheme); }

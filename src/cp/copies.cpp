@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "src/base/sized.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/driver.hpp"
 #include "src/cp/errors.hpp"
@@ -292,16 +293,17 @@ fh_status fh_cp_copy_transport(const fh_cp_peers* peers, fh_cp_transport* transp
   using namespace froghopper;
   using namespace froghopper::cp;
   constexpr const char* call = "fh_cp_copy_transport";
-  if (peers == nullptr || transport == nullptr)
-    return failed(call, {FH_INVALID_TENSOR, "peers or transport is NULL."});
-  if (peers->size < sizeof(fh_cp_peers))
-    return failed(call, {FH_INVALID_TENSOR, text("size is {}; start from fh_cp_peers_init().", peers->size)});
-  if (std::string no = refused(*peers); !no.empty()) return failed(call, {FH_INVALID_TENSOR, std::move(no)});
-  const Result<CopyDriver> driver = find_copy_driver(peers->library);
+  if (peers == nullptr) return is_null(call, "peers", FH_INVALID_TENSOR);
+  if (transport == nullptr) return has_no_place(call, "transport", FH_INVALID_TENSOR);
+  const Result<fh_cp_peers> given =
+      whole_struct(peers, fh_cp_peers_init(), sizeof(fh_cp_peers), FH_INVALID_TENSOR, "fh_cp_peers");
+  if (!given) return failed(call, given.failure());
+  if (std::string no = refused(*given); !no.empty()) return failed(call, {FH_INVALID_TENSOR, std::move(no)});
+  const Result<CopyDriver> driver = find_copy_driver(given->library);
   if (!driver) return failed(call, driver.failure());
-  auto made = std::make_unique<CopyTransport>(*driver, *peers);
+  auto made = std::make_unique<CopyTransport>(*driver, *given);
   if (const Result<void> ready = made->prepare(); !ready) return failed(call, ready.failure());
-  const fh_cp_transport table = table_of(*made, *peers);
+  const fh_cp_transport table = table_of(*made, *given);
   made.release();
   *transport = table;
   return FH_OK;

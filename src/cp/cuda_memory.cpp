@@ -69,7 +69,7 @@ const CudaKernels cuda_kernels = {add, convert, spread};
 
 fh_status fh_cp_cuda_memory(fh_cp_memory* memory) {
   using namespace froghopper::cp;
-  if (memory == nullptr) return failed("fh_cp_cuda_memory", {FH_INVALID_TENSOR, "memory is NULL."});
+  if (memory == nullptr) return has_no_place("fh_cp_cuda_memory", "memory", FH_INVALID_TENSOR);
   if (!driver()) return failed("fh_cp_cuda_memory", driver().failure());
   // Now: a kernel of NCCL that waits for a peer may hold up whoever loads code.
   if (const fh_status prepared = fh_private_prepare_elementwise(); prepared != FH_OK)

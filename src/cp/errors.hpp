@@ -7,5 +7,8 @@ namespace froghopper::cp {
 
 // Keeps the text for fh_cp_last_error() and gives the status.
 fh_status failed(const char* call, const Failure& failure) noexcept;
+// Of an argument that a function reads, and of one that it writes to.
+fh_status is_null(const char* call, const char* argument, fh_status status = FH_INVALID_PROBLEM);
+fh_status has_no_place(const char* call, const char* result, fh_status status = FH_INVALID_PROBLEM);
 
 }  // namespace froghopper::cp

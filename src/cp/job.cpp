@@ -209,10 +209,9 @@ Result<Job> job_of(const fh_cp_problem& given) {
   job.heads_ranks = p.heads_ranks;
   job.out = p.dtype_out == FH_USUAL ? whole.dtype : p.dtype_out;
   if (job.out != whole.dtype && job.out != FH_F32)
-    return refused(FH_UNSUPPORTED,
-                   text("dtype_out is {}, but must be FH_USUAL for whole->dtype, which is {}, or FH_F32. Use one of "
-                        "these.",
-                        c_name(p.dtype_out), c_name(whole.dtype)));
+    return refused(c_name(p.dtype_out).starts_with("FH_") ? FH_UNSUPPORTED : FH_INVALID_PROBLEM,
+                   text("dtype_out is {}, but must be FH_USUAL for whole->dtype, which is {}{}. Use one of these.",
+                        c_name(p.dtype_out), c_name(whole.dtype), whole.dtype == FH_F32 ? "" : ", or FH_F32"));
   job.check_interval = p.check_interval == 0 ? 1 : p.check_interval;
   job.ranks_per_host = p.ranks_per_host == 0 ? p.ranks : p.ranks_per_host;
   job.workspace_limit = p.workspace_limit;

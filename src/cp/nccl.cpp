@@ -223,7 +223,8 @@ fh_status fh_cp_nccl_transport(void* comm, const char* library, void* comm_strea
   using namespace froghopper;
   using namespace froghopper::cp;
   constexpr const char* call = "fh_cp_nccl_transport";
-  if (comm == nullptr || transport == nullptr) return failed(call, {FH_INVALID_TENSOR, "comm or transport is NULL."});
+  if (comm == nullptr) return is_null(call, "comm", FH_INVALID_TENSOR);
+  if (transport == nullptr) return has_no_place(call, "transport", FH_INVALID_TENSOR);
   const Result<Nccl> nccl = find_nccl(library);
   if (!nccl) return failed(call, nccl.failure());
   auto made = std::make_unique<Transport>(*nccl, comm, static_cast<CUstream>(comm_stream), timeout_seconds, scratch);

@@ -2,6 +2,9 @@
 // cp: masks of the whole sequence cut down to some queries and some keys.
 #include "src/cp/piece.hpp"
 
+#include <algorithm>
+#include <cstddef>
+
 #include "src/cp/documents.hpp"
 #include "src/cp/ranges.hpp"
 
@@ -60,13 +63,17 @@ std::vector<Piece> pieces_of(const fh_problem& whole, const std::vector<Range>& 
   int64_t row = 0;
   for (size_t chunk = 0; chunk < shard.size(); row += shard[chunk].rows(), ++chunk) {
     const size_t first = pieces.size();
+    size_t own = first;  // where the chunk's own keys are, of which each row attends to one at least
     for (const Part& part : parts) {
       const std::optional<MaskRange> s = mask_range(whole, shard[chunk], part.keys);
       if (!s) continue;
       Piece piece{chunk,   row,     shard[chunk].rows(), part.at + s->keys.begin - part.keys.begin, s->keys.rows(),
                   s->left, s->right};
       if (pieces.size() == first || !join(pieces.back(), piece)) pieces.push_back(piece);
+      if (part.keys.begin <= shard[chunk].begin && shard[chunk].end <= part.keys.end) own = pieces.size() - 1;
     }
+    const auto at = [&](size_t i) { return pieces.begin() + static_cast<std::ptrdiff_t>(i); };
+    if (own < pieces.size()) std::rotate(at(first), at(own), at(own + 1));
   }
   return pieces;
 }

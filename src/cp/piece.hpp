@@ -39,7 +39,9 @@ bool causal(const Piece& piece);
 // Whether the keys of `next`, which the same rows attend to, go into the call of `last`; then they are there.
 bool join(Piece& last, const Piece& next);
 
-// How each range of a shard attends to parts in a buffer, with as few calls as the masks allow.
+// How each range of a shard attends to parts in a buffer, with as few calls as the masks allow. Of calls for the same
+// rows that of their own keys comes first: the sink's gradient is taken in the first one, and a row without a key in it
+// would have the sink as its whole denominator there.
 std::vector<Piece> pieces_of(const fh_problem& whole, const std::vector<Range>& shard,
                              const std::vector<Part>& parts);
 

@@ -142,6 +142,7 @@ std::string printed(const fh_cp_plan& plan, const std::vector<std::string>& why)
     all += text("  {:4} {:10.2f} us  {}\n", number++,
                 seconds_alone(job, plan.steps, step, plan.rank, plan.on_gpu) * 1e6, std::visit(Line{plan}, step));
   }
+  all.pop_back();  // as fh_explain has it
   return all;
 }
 

@@ -21,6 +21,8 @@ struct Rates {
 Rates rates_of(const Job& job, bool on_gpu);
 
 Result<fh_cp_topology> parsed_topology(const std::string& text);
+// The caller's struct in this library's size; refused where it was not initialised.
+Result<fh_cp_topology> whole_topology(const fh_cp_topology& given);
 
 // Reads the topology that the problem gives, or the file of the environment, into the job.
 Result<void> take_topology(const fh_cp_problem& problem, Job& job);

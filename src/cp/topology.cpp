@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // cp: figures of the machine that its user has measured, from a struct or from lines of text.
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
-#include <cstring>
+#include <cstddef>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "src/base/environment.hpp"
+#include "src/base/near_word.hpp"
+#include "src/base/sized.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/time.hpp"
 
@@ -47,31 +52,58 @@ Result<void> check(const fh_cp_topology& t) {
   return {};
 }
 
+const Field* field_of(const std::string& name) {
+  const auto* const found = std::ranges::find(fields, name, &Field::name);
+  return found == std::end(fields) ? nullptr : found;
+}
+
+// Of a line whose first word names no field: "bandwith", "bandwidth=3e11", "BANDWIDTH".
+std::string meant_field(std::string name) {
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  name.resize(std::min(name.find_first_not_of("abcdefghijklmnopqrstuvwxyz_"), name.size()));
+  std::array<std::string_view, std::size(fields)> known;
+  std::ranges::transform(fields, known.begin(), &Field::name);
+  const std::string near = field_of(name) != nullptr ? name : std::string(near_word(name, known));
+  if (near.empty()) return "Measure again with this version.";
+  return text("Did you mean {0}? Write {0}, a blank and the number.", near);
+}
+
 }  // namespace
+
+Result<fh_cp_topology> whole_topology(const fh_cp_topology& given) {
+  return whole_struct(&given, fh_cp_topology_init(), offsetof(fh_cp_topology, backward_flops) + sizeof(double),
+                      FH_INVALID_PROBLEM, "fh_cp_topology");
+}
 
 Result<fh_cp_topology> parsed_topology(const std::string& lines) {
   fh_cp_topology t = fh_cp_topology_init();
   std::istringstream all(lines);
+  std::array<int, std::size(fields)> line_of{};  // 0: none has had the field yet
   std::string line;
   for (int number = 1; std::getline(all, line); ++number) {
     std::istringstream words(line.substr(0, line.find('#')));
     std::string name, value, more;
     if (!(words >> name)) continue;
-    const Field* field = nullptr;
-    for (const Field& one : fields)
-      if (name == one.name) field = &one;
+    const Field* const field = field_of(name);
     if (field == nullptr)
       return Failure{FH_INVALID_PROBLEM,
                      text("line {} of the topology begins with \"{}\", but must begin with a field "
-                          "of fh_cp_topology. Measure again with this version.",
-                          number, name)};
+                          "of fh_cp_topology. {}",
+                          number, name, meant_field(name))};
+    int& before = line_of[static_cast<size_t>(field - fields)];
+    if (before != 0)
+      return Failure{FH_INVALID_PROBLEM,
+                     text("line {} of the topology is of {}, which line {} has already. Leave one "
+                          "of them.",
+                          number, name, before)};
+    before = number;
     words >> value;
     double& x = t.*field->number;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), x);
     if (error != std::errc() || end != value.data() + value.size() || words >> more)
       return Failure{FH_INVALID_PROBLEM,
-                     text("line {} of the topology is \"{}\", but must be a name and a number, as "
-                          "in \"bandwidth 3.8e+11\". Measure again.",
+                     text("line {} of the topology is \"{}\", but must be a name and a number, as in \"bandwidth "
+                          "3.8e+11\". Write seconds, bytes a second or FLOP a second, without the unit.",
                           number, line)};
   }
   if (Result<void> checked = check(t); !checked) return checked.failure();
@@ -80,7 +112,9 @@ Result<fh_cp_topology> parsed_topology(const std::string& lines) {
 
 Result<void> take_topology(const fh_cp_problem& problem, Job& job) {
   if (problem.topology != nullptr) {
-    std::memcpy(&job.topology, problem.topology, std::min(problem.topology->size, sizeof job.topology));
+    const Result<fh_cp_topology> given = whole_topology(*problem.topology);
+    if (!given) return given.failure();
+    job.topology = *given;
     job.topology_from = "the caller's topology";
     return check(job.topology);
   }

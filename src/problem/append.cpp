@@ -31,8 +31,9 @@ Finding append_types(const fh_problem& p) {
   } tables[] = {{"dtype_rotary", of(p.dtype_rotary)}, {"dtype_norm", of(p.dtype_norm)}};
   for (const auto& [name, type] : tables)
     if (type != of(p.dtype) && type != Dtype::f32)
-      return not_computed(text("{} must be dtype, {}, or f32, but is {}. Set {} to FH_USUAL or FH_F32.", name,
-                               name_of(of(p.dtype)), name_of(type), name));
+      return not_computed(text("{} must be {}, but is {}. Set {} to FH_USUAL or FH_F32.", name,
+                               of(p.dtype) == Dtype::f32 ? "f32" : text("dtype, {}, or f32", name_of(of(p.dtype))),
+                               name_of(type), name));
   if (p.scale_tokens && !is_8_bit(of(p.dtype_kv)))
     return text("scale_tokens is {} and the cache is {}; only 8-bit types have scales. Set it to 0.", p.scale_tokens,
                 name_of(of(p.dtype_kv)));
@@ -48,8 +49,15 @@ Finding append_dims(const fh_problem& p) {
   } all[] = {{"dim_qk", p.dim_qk}, {"dim_v", p.dim_v}};
   for (const auto& [name, dim] : all) {
     if (dim >= step && dim <= 512 && dim % step == 0) continue;
-    const std::string found = text("{} is {}; head dims {} are multiples of {} from {} to 512. Set {} within.", name,
-                                   dim, of_8_bits ? "of 8-bit caches" : "here", step, step, name);
+    const bool latent = dim == 576;  // rows of MLA, of which q k^T takes all columns and p v the first 512
+    const bool may_pad = dim > 0 && dim <= 512 && !p.norm;  // a norm divides by the number of columns
+    const std::string found =
+        text("{} is {}; head dims {} are multiples of {} from {} to 512. {}", name, dim,
+             of_8_bits ? "of 8-bit caches" : "here", step, step,
+             latent    ? "Rows of MLA are written as two views of them: 512 columns as v, the other 64 as k."
+             : may_pad ? text("Pad {} with zero columns to {}, in the cache too.",
+                              name == all[0].name ? "q and k" : "v", (dim + step - 1) / step * step)
+                       : text("Set {} within.", name));
     return dim < 1 ? Finding(found) : not_computed(found);
   }
   return {};

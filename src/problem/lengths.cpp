@@ -78,6 +78,13 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
                   rows.first, rows.first + rows.extent, b + 1);
   for (int64_t b = 0; b < batch; ++b) {
     const Rows rows = rows_of(side, b);
+    if (side.cu_seqlens && rows.extent > 0 && side.total == 0) {
+      const Rows last = rows_of(side, batch - 1);
+      return text(
+          "cu_seqlens_{0}[{1}] is {2} and total_{0} is 0; it counts the rows of all sequences. Set total_{0} "
+          "to {3}.",
+          name, b + 1, rows.first + rows.extent, last.first + last.extent);
+    }
     if (side.cu_seqlens && rows.first + rows.extent > side.total)
       return text(
           "cu_seqlens_{}[{}] is {} and total_{} is {}; no sequence reaches past the total. Give all rows, or end "

@@ -110,7 +110,8 @@ Result<Problem> Problem::parse(const std::string& line) {
   if (!read_type(words[1].all, p.dtype)) return wrong(wrong_type(words[1], p.op));
 
   for (size_t i = 2; i < words.size(); ++i) {
-    for (size_t j = 2; j < i; ++j)
+    const bool other = words[i].value.starts_with('_');  // d_model begins as dN does
+    for (size_t j = 2; j < i && !other; ++j)
       if (words[j].key == words[i].key)
         return wrong(text("\"{}\" at offset {}: {} is there already, at offset {}. Leave one of them.", words[i].all,
                           words[i].offset, words[i].key, words[j].offset));
@@ -164,11 +165,11 @@ std::string wrong_type(const Word& word, fh_op op) {
   const std::string meant = either(meant_types(word.all, taken));
   const bool missing = std::ranges::any_of(
       options(), [&](const Option& option) { return !word.key.empty() && option.key() == word.key; });
-  return text("\"{}\" at offset {}: the second word is the type{}. Use {}.", word.all, word.offset,
+  return text("\"{}\" at offset {}: the second word is the type{}.{} Use {}.", word.all, word.offset,
               !meant.empty() ? text(", which here is {}", meant)
               : missing      ? ", which is missing"
                              : "",
-              either(taken));
+              no_type(word.all), either(taken));
 }
 
 // The whole text is one number, or it is not one: "16" but not "16k", "" or more than the type can hold.
@@ -206,8 +207,8 @@ std::string read_value(const Option& option, std::string_view value, fh_problem&
                          },
                          [&](TypeField field) -> std::string {
                            if (value.starts_with('=') && read_type(value.substr(1), p.*field.user)) return {};
-                           return text("a type is expected: {}, with {}.", form_of(option),
-                                       either(types_of(option, p)));
+                           return text("a type is expected: {}, with {}.{}", form_of(option),
+                                       either(types_of(option, p)), no_type(value));
                          },
                          [&](CountField field) -> std::string {
                            if (!equals) return read_number(value, p.*field.user);

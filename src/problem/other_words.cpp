@@ -56,7 +56,8 @@ constexpr Other words[] = {
     {"total total_tokens num_tokens cu_seqlens cu_seqlens_q cu_seqlens_k cu_seqlens_kv query_start_loc thd packed "
      "ragged",
      "varlen, tqN and tkvN"},
-    {"seqused_q seqused_k seqused_kv seqlens seq_lens seqlens_k kv_lens cache_seqlens context_lens use_padding_mask",
+    {"seqused_q seqused_k seqused_kv seqlens seq_lens seqlens_k kv_lens cache_seqlens context_lens "
+     "lengths use_padding_mask padding_mask",
      "seqused"},
     {"is_causal use_causal_mask causal_mask use_causal_mask_bottom_right", "causal"},
     {"local sliding_window sliding_window_size sliding_window_length window_size local_window_size window_right "
@@ -66,7 +67,7 @@ constexpr Other words[] = {
     {"softmax_scale sm_scale attn_scale qk_scale scaling", "scaleX"},
     {"soft_cap logits_soft_cap logit_softcap attn_logit_softcapping logit_cap softcapping", "softcapX"},
     {"s_aux learnable_sink attention_sink attention_sinks attn_sink", "sink"},
-    {"alibi_slopes use_alibi use_alibi_mask", "alibi"},
+    {"alibi_slopes slopes use_alibi use_alibi_mask", "alibi"},
     {"fp8 kv_cache_dtype kv_dtype cache_dtype kv_type", "kv=DTYPE"},
     {"out_dtype o_dtype output_dtype", "o=DTYPE"},
     {"block_size page_block_size kv_block_size", "pageN"},
@@ -80,12 +81,15 @@ constexpr Other words[] = {
     {"rms_norm_eps rms_eps", "epsX"},
     {"num_sms sm_margin num_threads threads", "smsN"},
     {"return_max_logit max_logits", "maxlogit"},
+    {"sigmoid_gate output_gate attn_output_gate", "gate"},
+    {"rotary_interleaved rope_interleaved is_interleaved", "interleaved"},
 };
 
 // What a line does not say.
 constexpr Other sentences[] = {
     {"dropout dropout_p dropout_rate p_dropout attn_dropout attention_dropout", "There is no dropout. Leave it out."},
-    {"device backend target cuda gpu cpu", "The target says where a problem runs, not its line. Leave it out."},
+    {"device backend target cuda gpu cpu hopper auto",
+     "The target says where a problem runs, not its line. Leave it out."},
     {"dtype type torch_dtype q_dtype input_dtype precision",
      "The type is the second word of a line, as in fwd bf16."},
     {"op mode direction operation", "The operation is the first word of a line: fwd, bwd, quantise or append."},
@@ -93,20 +97,29 @@ constexpr Other sentences[] = {
     {"bottomright bottom_right lower_right use_bottom_right",
      "That is where the diagonal ends anyway. Leave it out."},
     {"no_causal non_causal noncausal is_inference", "That is so without a word for it. Leave it out."},
-    {"leftpad leftpad_k left_pad", "Sequences begin at their first row. Leave it out."},
+    {"leftpad leftpad_k left_pad cache_leftpad",
+     "With varlen and seqused, cu_seqlens_kv says where a sequence begins. Leave it out."},
     {"scheduler_metadata", "Each launch finds its work by itself. Leave it out."},
-    {"cp_size context_parallel_size sp_size",
-     "A line is one rank's problem: docs/15-context-parallel.md. Leave it out."},
+    {"cp_size context_parallel_size sp_size ring zigzag ulysses document documents",
+     "A line describes what one rank computes: docs/15-context-parallel.md. Leave it out."},
     {"cascade tree_mask", "There is neither cascade nor tree attention. Leave it out."},
-    {"lse return_lse return_softmax_lse softmax_lse return_softmax generate_stats",
+    {"tp tp_size tensor_parallel_size", "A line has the heads of one GPU: divide hqN and hkvN by it."},
+    {"is_neox is_neox_style neox", "That is so without a word for it; the other way is interleaved. Leave it out."},
+    {"rope_scaling yarn", "The tables of cosines and sines have the angles. Leave it out."},
+    {"mla kv_lora_rank q_lora_rank qk_rope_head_dim",
+     "Latent rows (MLA) are not read as k and v: expand them to those of each head, such as d192 dv128."},
+    {"sparse block_mask", "Masks are rules here: causal, windowL,R or chunk=N. Leave it out."},
+    {"workspace stream", "A line names no memory and no stream. Leave it out."},
+    {"lse return_lse return_softmax_lse softmax_lse return_softmax generate_stats grad_lse",
      "A line names no tensors, and lse is one. Leave it out."},
     {"return_attn_probs need_weights return_weights", "Weights are never stored. Leave it out."},
     {"mask attn_mask attention_mask attn_bias bias",
-     "Masks are rules here, and not tensors. Use causal, windowL,R or chunk=N."},
+     "Masks are rules here, and not tensors. Use causal, windowL,R or chunk=N, and seqused for padding."},
     {"gqa mqa mha enable_gqa", "hqN and hkvN say how many query heads share a key head. Leave it out."},
     {"layout bshd bhsd sbhd nhd hnd kv_layout qkv_format qkv_layout input_layout",
      "The strides of tensors say how they lie in memory, and a line has none. Leave it out."},
-    {"num_splits n_splits splits pack_gqa block_m block_n num_stages num_warps",
+    {"num_splits n_splits splits pack_gqa block_m block_n num_stages num_warps tiles section tail deferred packgqa "
+     "parts dequantised",
      "Splits, PackGQA and tiles are hints, which follow the target: 'hopper parts=4'. Leave it out."},
     {"hidden_size hidden d_model embed_dim model_dim",
      "A line has the head dim, dN: the columns of one head. Divide by the heads."},
@@ -131,9 +144,14 @@ std::string_view ours(const Other (&all)[n], std::string_view theirs) {
   return found == std::end(all) ? std::string_view() : found->ours;
 }
 
-// "max_logit", and "page_size" of "page_size16" and "Page_Size=16"; "fp8", whose digits belong to it.
+std::string_view without_dashes(std::string_view word) {
+  word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
+  return word;
+}
+
+// "max_logit", and "page_size" of "page_size16" and "--Page_Size=16"; "fp8", whose digits belong to it.
 std::string name_of_word(std::string_view word) {
-  const std::string all = lower(word);
+  const std::string all = lower(without_dashes(word));
   if (all == "fp8") return all;
   return {all.begin(), std::ranges::find_if(all, [](char c) { return !std::islower(c) && c != '_'; })};
 }
@@ -174,7 +192,14 @@ std::string meant_words(std::string_view word) {
 
 std::string no_word(std::string_view word) { return std::string(ours(sentences, name_of_word(word))); }
 
+std::string no_type(std::string_view word) {
+  while (word.starts_with('=')) word.remove_prefix(1);
+  const bool is_one = is_among(lower(word), "int8 i8 uint8 u8 int4 i4 fp4 f4 nvfp4 mxfp4 fp64 f64 float64 double");
+  return is_one ? text(" There is no {}.", word) : "";
+}
+
 std::string_view value_of_word(std::string_view word) {
+  word = without_dashes(word);
   return lower(word) == "fp8" ? word : word.substr(std::min(name_of_word(word).size(), word.size()));
 }
 

@@ -21,6 +21,8 @@ bool means_none(std::string_view value);
 // Of the second word, and after kv= and others: the types that are taken there and that the word means: bf16 for
 // "bfloat16", two for "fp8".
 std::vector<Dtype> meant_types(std::string_view word, const std::vector<Dtype>& taken);
+// " There is no int8.": of what others have and this library does not. "" of any other word.
+std::string no_type(std::string_view word);
 // Of the first word: "fwd" for "forward".
 std::string meant_operation(std::string_view word);
 

@@ -213,15 +213,18 @@ std::string rows_overlap(const Tensor& tensor, const View& view) {
 
 // What is read may have strides of 0, for a head or a prefix that is shared. Where all of them are 0 they were
 // forgotten, also of the o that a backward problem reads: a gate of one row would be a constant factor of each column,
-// and means are of each sequence and head. Not of grad_o: the gradient of a sum over all rows lies so. Not of scales
-// and slopes, one of which may be that of the whole tensor.
+// means are of each sequence and head, and with one slope for all heads no head would need ALiBi. Not of grad_o: the
+// gradient of a sum over all rows lies so. Not of scales, one of which may be that of the whole tensor.
 std::string all_one_row(const Tensor& tensor, const View& view) {
-  constexpr View Views::*rows[] = {&Views::q,    &Views::k,      &Views::v,     &Views::o,
-                                   &Views::gate, &Views::mean_k, &Views::mean_v};
+  constexpr View Views::*rows[] = {&Views::q,    &Views::k,      &Views::v,      &Views::o,
+                                   &Views::gate, &Views::mean_k, &Views::mean_v, &Views::alibi_slopes};
   if (!view.data || std::ranges::find(rows, tensor.view) == std::end(rows)) return {};
-  if (view.empty() || (view.seq == 1 && (view.batch == 1 || view.heads == 1))) return {};
+  const bool of_slopes = tensor.view == &Views::alibi_slopes;
+  if (view.empty() || (view.seq == 1 && (view.heads == 1 || (view.batch == 1 && !of_slopes)))) return {};
   return text("all strides of {} are 0, so its {} x {} x {} rows would be the same one. {}", tensor.name, view.batch,
-              view.seq, view.heads, dense_strides(tensor, view));
+              view.seq, view.heads,
+              of_slopes ? "Where each head has a slope, the same in all sequences, they are 0, 0 and 1."
+                        : dense_strides(tensor, view));
 }
 
 // Of a quantise problem: each of q, k and v with its copy, its scales and its mean, or without them; and not none of

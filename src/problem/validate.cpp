@@ -206,34 +206,50 @@ Finding heads(const fh_problem& p) {
   return {};
 }
 
+// The way out where q and k have more columns than any kernel takes. Rows of MLA are what usually has so many.
+const char* with_fewer_columns(const fh_problem& p) {
+  if (p.dim_qk <= 512 && p.op == FH_QUANTISE)
+    return "An append writes k and v of up to 512 columns in 8 bits; q keeps its 16 bits then.";
+  if (p.dim_qk <= 512) return "Convert q to f16 or bf16: where only k and v have 8 bits there may be up to 512.";
+  if (p.dim_qk == 576 || (p.heads_kv == 1 && p.dim_qk < 1024))
+    return "Latent rows (MLA) are not read as k and v: expand them to those of each head, such as 192 and 128 "
+           "columns.";
+  return "Set dim_qk within.";
+}
+
 Finding dims(const fh_problem& p) {
   const bool of_8_bits = is_8_bit(Types(p).kv);  // rows of 16 bytes
-  const bool also_q = of_8_bits && (is_8_bit(Types(p).q) || p.op == FH_QUANTISE);
+  const bool quantises = p.op == FH_QUANTISE, also_q = of_8_bits && (is_8_bit(Types(p).q) || quantises);
   const int64_t step = of_8_bits ? 16 : 8, most = also_q ? 256 : 512;
   const auto fits = [&](int64_t dim) { return dim >= step && dim <= most && dim % step == 0; };
   const auto rounded_up = [&](int64_t dim) { return (dim + step - 1) / step * step; };
   const char* const rule = also_q      ? "head dims of 8-bit types are multiples of 16 from 16 to 256"
                            : of_8_bits ? "head dims of 8-bit k and v are multiples of 16 from 16 to 512"
                                        : "head dims are multiples of 8 from 8 to 512";
+  // Of more columns. A scale of the user's own does not depend on them.
+  const std::string scale = is_default_scale(p.scale) ? text(" and set scale to 1/sqrt({})", p.dim_qk) : "";
   if (p.dim_qk < 1) return text("dim_qk is {}; {}. Set dim_qk within.", p.dim_qk, rule);
-  if (p.dim_qk > most) return not_computed(text("dim_qk is {}; {}. Set dim_qk within.", p.dim_qk, rule));
+  if (p.dim_qk > most) return not_computed(text("dim_qk is {}; {}. {}", p.dim_qk, rule, with_fewer_columns(p)));
   if (p.dim_v < 1) return text("dim_v is {}; {}. Use 0 for the same as dim_qk.", p.dim_v, rule);
   if (p.dim_v > most)
     return not_computed(
         text("dim_v is {}; {}. Compute o in slices of v's columns, each with the same q and k.", p.dim_v, rule));
   if (!fits(p.dim_qk) && !fits(p.dim_v))
     return not_computed(
-        text("dim_qk is {0} and dim_v is {1}; {2}. Pad q and k with zero columns to {3}, v to {4}, and set scale to "
-             "1/sqrt({0}); o has {4} then, and the last ones are zero.",
-             p.dim_qk, p.dim_v, rule, rounded_up(p.dim_qk), rounded_up(p.dim_v)));
+        text("dim_qk is {} and dim_v is {}; {}. Pad q and k with zero columns to {}, v to {}{}", p.dim_qk, p.dim_v,
+             rule, rounded_up(p.dim_qk), rounded_up(p.dim_v),
+             quantises       ? text("; the attention to them has the scale 1/sqrt({}) then.", p.dim_qk)
+             : scale.empty() ? text("; o has {} then, and the last ones are zero.", rounded_up(p.dim_v))
+                             : text(",{}; o has {} then, and the last ones are zero.", scale, rounded_up(p.dim_v))));
   if (!fits(p.dim_qk))
-    return not_computed(
-        text("dim_qk is {0}; {1}. Pad q and k with zero columns to {2} and set scale to 1/sqrt({0}); the result "
-             "does not change.",
-             p.dim_qk, rule, rounded_up(p.dim_qk)));
+    return not_computed(text("dim_qk is {}; {}. Pad q and k with zero columns to {}{}", p.dim_qk, rule,
+                             rounded_up(p.dim_qk),
+                             quantises ? text("; the attention to them has the scale 1/sqrt({}) then.", p.dim_qk)
+                                       : text("{}; the result does not change.", scale)));
   if (!fits(p.dim_v))
-    return not_computed(text("dim_v is {0}; {1}. Pad v with zero columns to {2}; o has {2} then, the last ones zero.",
-                             p.dim_v, rule, rounded_up(p.dim_v)));
+    return not_computed(text("dim_v is {0}; {1}. Pad v with zero columns to {2}{3}", p.dim_v, rule,
+                             rounded_up(p.dim_v),
+                             quantises ? "." : text("; o has {} then, the last ones zero.", rounded_up(p.dim_v))));
   return {};
 }
 
