@@ -19,6 +19,7 @@ import errno
 import importlib.metadata
 import json
 import os
+import pathlib
 import signal
 import sys
 from typing import TextIO
@@ -42,10 +43,18 @@ def installed(name: str) -> str:
 
 def info(as_json: bool) -> str:
     found = {"froghopper": froghopper.__version__, "library": library().path} | {x: installed(x) for x in FRAMEWORKS}
-    if installed("torch") != "not installed": found["torch calls"] = torch_calls()
+    if installed("torch") != "not installed":
+        found |= {"torch calls": torch_calls(), "torch ranks": beside("libfroghopper-cp.so", "froghopper-cp")}
+    if installed("jax") != "not installed": found["jax calls"] = beside("libfroghopper_xla.so", "froghopper_xla")
     if as_json: return json.dumps(found | {"explanation": froghopper.explain(SAMPLE)})
     lines = [f"{name:<13} {what}" for name, what in found.items()]
     return "\n".join([*lines, "", "For example:", froghopper.explain(SAMPLE)])
+
+
+def beside(name: str, target: str) -> str:
+    """A library that lies beside libfroghopper.so, where it does."""
+    if (pathlib.Path(library().path).resolve().parent / name).exists(): return f"by {name}"
+    return f"none: {name} is not beside the library; install the wheel, or build the target {target}"
 
 
 def torch_calls() -> str:

@@ -38,6 +38,13 @@ def way_to_cache(name: str, new: Sequence[int], cache: Sequence[int]) -> str:
     return f"Give {name} the heads and columns of the cache, {list(cache[2:])}"
 
 
+def way_to_type_of_cache(name: str, found: str, cast: str, view: str) -> str:
+    """What to do about a cache of another type than the new rows, with the calls that cast and view."""
+    if found in DTYPES: return f"Use {name}{cast}"
+    if found not in ("int8", "uint8"): return "Use a cache of one of these types"
+    return f"If it holds the bytes of an 8-bit type, use {name}_cache{view}, with scale_k and scale_v"
+
+
 def sizes_in(batch: int, seq: int, total: int, cache: Shape | None, block_table: Any, slot_mapping: Any,
              new: Shape = ()) -> Sizes:
     """Of new rows and a cache [batch or pages, rows, ...], which may be None: it is dense, or in pages as one of the
@@ -114,8 +121,20 @@ def problem_of(sizes: Sizes, heads: tuple[int, int], dims: tuple[int, int], dtyp
 
 def table_type(name: str, found: str, dtype: str) -> int:
     if found != "float32":
-        raise InvalidType(f"{name} must be {dtype}, as k is, or float32, but is {found}. Convert it to float32.")
+        raise InvalidType(f"{name} must be {types_of_tables(dtype, 'k')}, but is {found}. "
+                          f"{way_to_parts(name, found) or 'Convert it to float32'}.")
     return int(_c.Dtype.F32)
+
+
+def types_of_tables(dtype: str, beside: str) -> str:
+    """What may be the type of tables and weights beside rows of this type."""
+    return f"float32, as {beside} is" if dtype == "float32" else f"{dtype}, as {beside} is, or float32"
+
+
+def way_to_parts(name: str, found: str, cast: str = ".float().contiguous()") -> str:
+    """What to do about complex tables, e^(i angle), as models of Meta have them; a cast would lose a part."""
+    if not found.startswith("complex") or not name.startswith("rotary"): return ""
+    return f"Use {name}.real{cast} as rotary_cos and {name}.imag{cast} as rotary_sin"
 
 
 def check_rotary(dim: int, rotary_dim: int) -> None:

@@ -47,13 +47,26 @@ def note_of_axes(q: Shape, k: Shape, turned: str = TURNED) -> str:
             f"[batch, heads, seq, dim], {turned}.")
 
 
+# What explain says of examples that a framework maps over.
+OF_EXAMPLES = "vmap         these are the shapes of one example; a call adds all examples to the batch\n"
 SAME_AXES = {"batch": "sequences", "seq": "rows", "total": "rows", "heads": "heads", "dim": "columns"}
 
 
 def unlike(name: str, shape: Shape, other: str, like: Shape, axis: str, extent: int, wanted: int) -> InvalidProblem:
     """Of an extent that must be that of another tensor."""
+    way = f"Give both equally many {SAME_AXES[axis]}"
+    if name == "v" and shape[-3] != shape[-2] and (shape[-3], shape[-2]) == (like[-2], like[-3]):
+        way = f"Use {name}.swapaxes({len(shape) - 3}, {len(shape) - 2}), if it has heads before rows"
     return InvalidProblem(f"{name} must have the {axis} of {other}, {wanted}, but has {extent}: their shapes are "
-                          f"{list(shape)} and {list(like)}. Give both equally many {SAME_AXES[axis]}.")
+                          f"{list(shape)} and {list(like)}. {way}.")
+
+
+def missing_dimensions(name: str, count: int, ends: str) -> str:
+    """What to do about a tensor of fewer than four. ends: what says where packed sequences are, if it may be given."""
+    if count != 3: return "Add the missing dimensions."
+    packed = f", or give {ends} for {PACKED_LAYOUT}" * bool(ends)
+    return (f"Add the missing dimension, {name}[None] for one sequence or {name}[:, None] for one row of each"
+            f"{packed}.")
 
 
 def room_in_pages(columns: int, page_size: int, max_seqlen_kv: int | None) -> int:
@@ -78,8 +91,18 @@ def check_pool(q: Shape, k: Shape, v: Shape) -> None:
     for name, shape in (("k", k), ("v", v)):
         if len(shape) != 4 or shape[1] < 1:
             raise InvalidProblem(f"{name} must be [pages, page_size, heads, dim] with block_table, but has the shape "
-                                 f"{list(shape)}. Give the whole pool, of all pages.")
+                                 f"{list(shape)}. {way_to_pool(name, shape)}.")
     check_axes_of_cache(q, k, "[pages, page_size, heads, dim]")
+
+
+def way_to_pool(name: str, shape: Shape) -> str:
+    """What to do about a pool of slots, or of K and V in one tensor."""
+    if len(shape) == 3:
+        return f"If it is [slots, heads, dim], use {name}.reshape(-1, page_size, {shape[1]}, {shape[2]})"
+    for at, part in ((0, ""), (1, ":, ")):
+        if len(shape) == 5 and shape[at] == 2:
+            return f"If it has K and V of all pages, use {name}[{part}0] as k and {name}[{part}1] as v"
+    return "Give the whole pool, of all pages"
 
 
 def check_axes_of_cache(q: Shape, k: Shape, read: str, name_k: str = "k", name_v: str = "v") -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from froghopper import _c
-from froghopper._axes import LAYOUT, PACKED_LAYOUT, SWAPPED, check_axes, check_pool, unlike
+from froghopper._axes import LAYOUT, PACKED_LAYOUT, SWAPPED, check_axes, check_pool, missing_dimensions, unlike
 from froghopper._axes import Shape as Shape
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of
 from froghopper._library import Library, library
@@ -197,11 +197,10 @@ def check_rank(name: str, shape: Shape, packed: bool, ends: str = "cu_seqlens_q 
     if len(shape) == (3 if packed else 4): return
     reads = PACKED_LAYOUT + " with cu_seqlens" if packed else LAYOUT + " without cu_seqlens"
     extents = [math.prod(shape[:-2 if packed else -3]), *shape[-2 if packed else -3:]]
-    out = f"Use {name}.reshape({', '.join(map(str, extents))})." if len(shape) > 4 else "Add the missing dimensions."
+    out = missing_dimensions(name, len(shape), "" if packed else ends)
+    if len(shape) > 4: out = f"Use {name}.reshape({', '.join(map(str, extents))})."
     if packed and len(shape) == 4:
         out = f"Use {name}[0]." if shape[0] == 1 else f"Without cu_seqlens_q and cu_seqlens_kv it is {LAYOUT}."
-    if not packed and len(shape) == 3:
-        out = "Add the missing dimension" + (f", or give {ends} for {PACKED_LAYOUT}." if ends else ".")
     raise InvalidProblem(f"{name} must be {reads}, but has the shape {list(shape)}. {out}")
 
 

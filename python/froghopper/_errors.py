@@ -7,6 +7,7 @@ import re
 import sys
 import types
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from froghopper._c import Status
@@ -75,9 +76,14 @@ def error_of(status: int, sentence: str) -> BaseException:
     return BY_STATUS.get(status, Internal)(in_python(OF_CALLS.sub("", sentence)))
 
 
-def about_o(error: InvalidTensor, held: bool) -> InvalidTensor:
-    """An error of the library that may speak of o, which is out, or where held what accumulate holds."""
-    error.args = (of_one_o(str(error), held),)
+def about_o(error: InvalidTensor, held: bool, q: Sequence[int]) -> InvalidTensor:
+    """An error of the library that may speak of o, which is out, or where held what accumulate holds; or of the ends of
+    packed sequences, where another axis of q has so many rows. q: its shape."""
+    text = of_one_o(str(error), held)
+    found = re.match(r"cu_seqlens_q must be at most (\d+), .* is (\d+)\.", text)
+    if found and len(q) == 3 and q[0] == int(found[1]) and q[1] >= int(found[2]):
+        text += " Or, if q is [heads, total, dim], use q.swapaxes(0, 1), and k and v likewise."
+    error.args = (text,)
     return error
 
 

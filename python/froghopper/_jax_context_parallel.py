@@ -91,7 +91,11 @@ def attention(q: Array, k: Array, v: Array, axis_name: str, *, causal: bool = Fa
         raise InvalidProblem(f"k must have the rows of q, {q.shape[1]}, but has {k.shape[1]}. Give k and v of the same "
                              "rows.")
     of = plain(causal=causal, scale=scale, softcap=softcap, deterministic=deterministic)
-    halves = layout == "zigzag" and of["causal"] and jax.lax.psum(1, axis_name) > 1
+    try: devices = jax.lax.psum(1, axis_name)
+    except (NameError, TypeError, ValueError) as error:  # JAX's, of no axis and of what can be none
+        text = f"axis_name must be an axis of a jax.shard_map around the call, but is {shown(axis_name)}."
+        raise InvalidProblem(f"{text} Call inside of one: help(froghopper.jax.context_parallel).") from error
+    halves = layout == "zigzag" and of["causal"] and devices > 1
     if halves and q.shape[1] % 2:
         raise InvalidProblem(f"q must have a multiple of 2 rows on each device with layout \"zigzag\", but has "
                              f"{q.shape[1]}. Use layout=\"contiguous\".")

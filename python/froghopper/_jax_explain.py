@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from froghopper._axes import SWAPPED, note_of_axes
+from froghopper._axes import OF_EXAMPLES, SWAPPED, note_of_axes
 from froghopper._call import explain as explain_problem
 from froghopper._errors import InvalidType
 from froghopper._jax_problem import check_derivative, described, fits, kind_of
@@ -49,8 +49,12 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *others: Any, target: s
         told = "\n\n".join(in_python(explain_problem(problem, target or target_of(q))) for problem in problems)
         if target: told = told.replace("tensors on the CPU", 'target="cpu"')
         note = note_of_axes(q.shape, k.shape, SWAPPED)
-        return f"{told.rstrip()}\naxes         {note}\n" if note else told
+        notes = f"axes         {note}\n" * bool(note) + OF_EXAMPLES * any(map(is_mapped, (q, k, v)))
+        return f"{told.rstrip()}\n{notes}" if notes else told
     except Exception as error: return f"not computed {named_by(names, error)}"  # also what JAX says of its arrays
+
+
+def is_mapped(x: Any) -> bool: return type(x).__name__ == "BatchTracer"  # by jax.vmap
 
 
 def leaves_of(x: Any) -> Any: return x if isinstance(x, tuple) and x else (x,)

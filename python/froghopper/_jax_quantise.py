@@ -12,8 +12,8 @@ from froghopper._call import SCALE_ROWS, cached, check_rank, check_shapes
 from froghopper._errors import InvalidType
 from froghopper._jax_arrays import Array, Given, bounds, check_sizes, checked, varying_alike
 from froghopper._jax_problem import in_users_words, with_names
-from froghopper._quantise import blocks_of, whole_name
-from froghopper._values import flag, shown, whole_number
+from froghopper._quantise import blocks_of, check_given
+from froghopper._values import flag, shown, whole_name, whole_number
 from froghopper._xla import check_problem, compute, in_explicit_mesh, is_explicit
 from froghopper._xla_kind import Copies, Kind, Options
 
@@ -66,6 +66,7 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: Any = "float8_e4m3fn", rota
     would need; attention takes them as they are. Rows of no sequence, and rows that do not count, hold anything. It has
     no derivatives. Raises TypeError, ValueError and NotImplementedError as attention does.
     """
+    check_given(q, k, v)
     found = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_kv": cu_seqlens_kv,
              "seqused_q": seqused_q, "seqused_kv": seqused_kv}
     arrays = {name: checked(name, array, q) for name, array in found.items()

@@ -107,14 +107,21 @@ def check_new(k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | No
     if k is None or v is None or lengths["cache_seqlens"] is None:
         raise InvalidProblem("k, v and cache_seqlens must be given together, as new rows go where cache_seqlens "
                              "ends, but one is None. Give all three, or cache_seqlens alone.")
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if cache.dtype in (torch.int8, torch.uint8):  # a cast of the new rows would lose their numbers
+            raise InvalidType(f"{name} must have a floating-point type, but is {cache.dtype}. If it holds the bytes "
+                              f"of an 8-bit type, use {name}.view(torch.float8_e4m3fn), with k_descale and v_descale.")
     if k.dtype != k_cache.dtype or v.dtype != v_cache.dtype:
+        scaled = ", after a division by their descales" * (k_cache.dtype in FLOAT8)
         raise InvalidType(f"k and v must have the types of the cache, {k_cache.dtype} and {v_cache.dtype}, but are "
-                          f"{k.dtype} and {v.dtype}. Use k.to(k_cache.dtype) and v.to(v_cache.dtype).")
+                          f"{k.dtype} and {v.dtype}. Use k.to(k_cache.dtype) and v.to(v_cache.dtype){scaled}.")
     reads = "[batch, seq_new, heads_k, dim]" if begins is None else "[total_new, heads_k, dim] with cu_seqlens_k_new"
     rows = [batch, k.shape[1] if k.ndim == 4 else "seq_new"] if begins is None else k.shape[:1]
     if begins is None and k.ndim == 4 and k.shape[1] > most:
+        swapped = k_cache.ndim == 4 and k.shape[0] == k_cache.shape[0] and k.shape[2:] == k_cache.shape[2:]
+        way = "Give k_cache and v_cache, then k and v, the new rows" if swapped else "Use a longer cache"
         raise InvalidTensor(f"k must have at most {counted(most, 'row')}, as the cache has, but has {k.shape[1]} for "
-                            "each sequence. Use a longer cache.")
+                            f"each sequence{', and looks like the cache' * swapped}. {way}.")
     for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
         wanted = [*rows, *cache.shape[2:]]
         if list(x.shape) != wanted:

@@ -18,8 +18,17 @@ ELSEWHERE = {
 }
 
 
+# The same in froghopper.jax, whose arrays those functions do not take.
+IN_JAX = {
+    **dict.fromkeys(("paged_attention", "append_kv"),
+                    "attention with block_table, and pool.at[page, row].set(rows) for new rows"),
+    **dict.fromkeys(("scaled_dot_product_attention", "dot_product_attention"), "attention"),
+}
+
+
 def no_attribute(module: str, name: str) -> AttributeError:
-    way = f". Use {ELSEWHERE[name]}" if name in ELSEWHERE else ""
+    elsewhere = {"context_parallel": ELSEWHERE["context_parallel"]} | IN_JAX if module.endswith(".jax") else ELSEWHERE
+    way = f". Use {elsewhere[name]}" if name in elsewhere else ""
     return AttributeError(f"module {module!r} has no attribute {name!r}{way}")
 
 

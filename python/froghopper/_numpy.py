@@ -242,7 +242,7 @@ def attention(q: Array = MISSING, k: Array = MISSING, v: Array = MISSING, *more:
     try:
         call.forward(address(q), address(k), address(v), address(o), address(lse), *lengths.addresses(), address(sink),
                      alibi_slopes=address(slopes), max_logit=address(largest), gate=address(gate))
-    except InvalidTensor as error: raise about_o(error, held is not None) from None
+    except InvalidTensor as error: raise about_o(error, held is not None, q.shape) from None
     if key is not None: cached(_bare_calls, key, lambda: BareCall(call, *(None if x is None else x.shape
                                                                           for x in (o, lse, largest))))
     results: Array | tuple[Array, ...] = results_of(o, lse, largest, return_lse, return_max_logit)

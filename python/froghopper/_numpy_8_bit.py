@@ -12,7 +12,7 @@ from froghopper._numpy_arrays import (Array, HeldLengths, address, check_array, 
                                       check_writeable, dense, float32_of, gates_of, layout_of, lse_for, max_logit_for,
                                       packed_of, result_shape, slopes_of, strides_of)
 from froghopper._scales import scale_of, types_of
-from froghopper._values import check_not_8_bit, one_of, shown
+from froghopper._values import check_not_8_bit, one_of, shown, whole_name
 
 
 def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means: dict[str, Array | None],
@@ -21,11 +21,13 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
                     max_seqlen_kv: int | None, alibi_slopes: Any = None, gate: Array | None = None,
                     lse_by_row: bool = False, **options: Any) -> Any:
     """attention of 8-bit k and v. Scales are looked at anew in each call: on the CPU that is little beside the rest."""
-    if dtype is not None: one_of("dtype", dtype, DTYPES_8_BIT)
-    names = {}
-    for name, array in {"q": q, "k": k, "v": v}.items():
-        check_array(name, array, array)
-        names[name] = type_name(name, array, dtype)
+    arrays = {"q": q, "k": k, "v": v}
+    for name, array in arrays.items(): check_array(name, array, array)
+    if dtype is not None:
+        if not any(is_8_bit(x) or x.dtype == np.uint8 for x in (q, k, v)):
+            check_not_8_bit(k.dtype.name, {"dtype": dtype})
+        dtype = one_of("dtype", whole_name(dtype), DTYPES_8_BIT)
+    names = {name: type_name(name, array, dtype) for name, array in arrays.items()}
     wanted = None if out_dtype is None else name_of_type(out_dtype)
     name_of_o = "out" if held is None else "accumulate[0]"
     if held is not None: wanted, out = wanted or "float32", held[0]
@@ -74,7 +76,7 @@ def attention_8_bit(q: Array, k: Array, v: Array, scales: dict[str, Any], means:
                               address(sink), address(scaled[0]), address(scaled[1]), address(scaled[2]),
                               address(scaled[3]), address(scaled[4]), alibi_slopes=address(slopes),
                               max_logit=address(largest), gate=address(gate))
-    except InvalidTensor as error: raise about_o(error, held is not None) from None
+    except InvalidTensor as error: raise about_o(error, held is not None, q.shape) from None
     return results_of(o, lse, largest, return_lse, with_max)
 
 
@@ -96,8 +98,8 @@ def type_name(name: str, array: Array, dtype: str | None) -> str:
 
 def name_of_type(out_dtype: Any) -> str:
     """Of what NumPy takes for a type; "bfloat16" is known without ml_dtypes too."""
-    if isinstance(out_dtype, str) and out_dtype == "bfloat16": return out_dtype
-    try: return str(np.dtype(out_dtype).name)
+    if isinstance(out_dtype, str) and whole_name(out_dtype) == "bfloat16": return "bfloat16"
+    try: return str(np.dtype(whole_name(out_dtype)).name)
     except Exception as error:  # what other classes raise where they are asked for a type is theirs
         raise InvalidType(f"out_dtype must be {' or '.join(DTYPES)}, but is {shown(out_dtype)}. Give one "
                           "of them.") from error

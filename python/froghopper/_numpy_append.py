@@ -7,14 +7,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from froghopper._append import (NAMES, AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in,
-                                way_to_cache, way_to_tables)
+                                types_of_tables, way_to_cache, way_to_parts, way_to_tables,
+                                way_to_type_of_cache)
 from froghopper._call import DTYPES, DTYPES_8_BIT, Strides
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._numpy_8_bit import type_name
 from froghopper._numpy_arrays import (Array, Lengths, address, array_of, check_array, check_is_array, check_shape,
                                       check_writeable, contiguous, float32_of, longest, read_one_length, strides_of)
 from froghopper._scales import SCALES_UNLIKE
-from froghopper._values import counted, flag, number, one_of
+from froghopper._values import counted, flag, number, one_of, whole_name
 from froghopper._words import takes_words_of_others
 
 
@@ -169,15 +170,15 @@ def check_caches(k: Array | None, v: Array | None, k_cache: Array | None, v_cach
 
 
 def type_of_caches(caches: dict[str, Array], some: Array, dtype: str | None) -> str:
-    if dtype is not None: one_of("dtype", dtype, DTYPES_8_BIT)
+    if dtype is not None: dtype = one_of("dtype", whole_name(dtype), DTYPES_8_BIT)
     types = {type_name(name, x, dtype) for name, x in caches.items()} or {some.dtype.name}
     if len(types) > 1:
         raise InvalidType(f"v_cache must be of the type of k_cache, but they are {' and '.join(sorted(types))}. "
                           "Use v_cache.astype(k_cache.dtype).")
     found = types.pop()
     if found != some.dtype.name and found not in DTYPES_8_BIT:
-        raise InvalidType(f"k_cache and v_cache must be {some.dtype}, as k is, or float8, but are {found}. Convert "
-                          "them.")
+        way = way_to_type_of_cache("k", found, ".astype(k_cache.dtype)", '.view("uint8") and dtype="float8_e4m3fn"')
+        raise InvalidType(f"k_cache and v_cache must be {some.dtype}, as k is, or float8, but are {found}. {way}.")
     return found
 
 
@@ -199,8 +200,8 @@ def factors(name: str, given: Any, some: Array) -> Array | None:
     if given is None: return None
     check_is_array(name, given)
     if given.dtype != some.dtype and given.dtype != np.float32:
-        raise InvalidType(f"{name} must be {some.dtype}, as k is, or float32, but is {given.dtype}. Use "
-                          f"{name}.astype(numpy.float32).")
+        way = way_to_parts(name, given.dtype.name, ".astype(\"float32\")") or f"Use {name}.astype(\"float32\")"
+        raise InvalidType(f"{name} must be {types_of_tables(some.dtype.name, 'k')}, but is {given.dtype}. {way}.")
     return contiguous(given)
 
 

@@ -8,7 +8,8 @@ from froghopper._call import DTYPES, SCALE_ROWS, check_rank, check_shapes
 from froghopper._errors import InvalidProblem, InvalidType
 from froghopper._numpy_arrays import (Array, Lengths, address, check_array, check_is_array, dense_strides, layout_of,
                                       packed_of, read_lengths, strides_of)
-from froghopper._quantise import check_packed, quantiser, run, whole_name
+from froghopper._quantise import check_given, check_packed, quantiser, run
+from froghopper._values import whole_name
 from froghopper._words import takes_words_of_others
 
 
@@ -61,6 +62,7 @@ def quantise(q: Array, k: Array, v: Array, *, dtype: str = "float8_e4m3fn", rota
     as attention does.
     """
     arrays, dtype = (q, k, v), whole_name(dtype)
+    check_given(q, k, v)
     check_is_array("q", q)
     for name, array in zip("qkv", arrays): check_array(name, array, q)
     if q.dtype.name not in DTYPES:

@@ -9,15 +9,6 @@ from froghopper._errors import InvalidProblem, InvalidType
 from froghopper._values import flag, shown, whole_number
 
 
-# What the types are called in a line of a problem.
-SHORT = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
-
-
-def whole_name(dtype: Any) -> Any:
-    """A name of a type as frameworks have it; else as it is."""
-    return SHORT.get(dtype, dtype) if isinstance(dtype, str) else dtype
-
-
 class Quantising(NamedTuple):
     """A problem, and what it writes: [batch, blocks, heads, 1] of scale_q, scale_k and scale_v; with smooth [batch, 1,
     heads_kv, dim] of mean_k and mean_v."""
@@ -31,6 +22,16 @@ class Quantiser(NamedTuple):
     plan: Plan
     scale_shapes: tuple[Shape, Shape, Shape]
     mean_shapes: tuple[Shape, ...]
+
+
+def check_given(q: Any, k: Any, v: Any) -> None:
+    """The library quantises each of q, k and v by itself, functions of Python all three."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x is not None: continue
+        way = f"Give {name}"
+        if name == "q":
+            way = "For a cache of k and v alone use quantise(k, k, v, rotate=False), its k and v, and q in 16 bits"
+        raise InvalidType(f"{name} must be given, as q, k and v are quantised together here, but is None. {way}.")
 
 
 def check_packed(begins_q: Any, begins_kv: Any) -> None:

@@ -64,7 +64,7 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
             address(scale_q), address(scale_k), address(scale_v), address(mean_k), address(mean_v), address(workspace),
             stream_of(ready.gpu) if ready.gpu >= 0 else None, address(alibi_slopes), address(max_logit),
             gate=address(gate))
-    except InvalidTensor as error: raise about_o(error, held_lse is not None)
+    except InvalidTensor as error: raise about_o(error, held_lse is not None, q.shape)
     return o, lse
 
 

@@ -14,14 +14,15 @@ from torch.autograd import forward_ad
 from froghopper import _torch_calls as calls
 from froghopper import _torch_traced as traced
 from froghopper._append import (AppendCall, Rotary, Sizes, check_rotary, plan_for, problem_of, sizes_in, way_to_cache,
-                                way_to_tables)
+                                way_to_tables, way_to_type_of_cache)
 from froghopper._call import Strides, cached, element_strides, flag, number
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_8_bit import own_scales, scale_strides
 from froghopper._torch_calls import (FLOAT8, address, check_dense, check_place, check_tensor, kind, name_of,
                                      stream_of)
 from froghopper._torch_options import Scale, plain, scale_tensor, whole
-from froghopper._torch_ops import PLAIN, _library, check_tangents, modes, register_kernels
+from froghopper._torch_ops import PLAIN, _library, check_tangents, modes, refuse_writing, register_kernels
+from froghopper._torch_sharding import refuse_parts
 from froghopper._values import counted, way_to_shape
 from froghopper._words import takes_words_of_others
 
@@ -127,7 +128,9 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
                   scale_tensor("scale_v", scale_v, some),
                   rotary_cos, rotary_sin, norm_q, norm_k, block_table, cu_seqlens, seqused, seqused_kv, slot_mapping,
                   positions)
+    refuse_writing("append_kv writes to caches", *given)
     if torch.is_grad_enabled() or forward_ad._current_level >= 0: refuse_gradients(given)
+    if isinstance(some, Tensor) and type(some) not in PLAIN: refuse_parts("append_kv", given._asdict())
     options = Options(None if max_seqlen is None else whole("max_seqlen", max_seqlen),
                       plain(flag, "rotary_interleaved", rotary_interleaved),
                       None if norm_epsilon is None else plain(number, "norm_epsilon", norm_epsilon),
@@ -312,9 +315,10 @@ def check_rows(given: Given, sizes: Sizes, new: Tensor) -> None:
             raise InvalidTensor(f"{name} and {name}_cache must be given together, but one is None. Give both or none.")
         if x is None or cache is None: continue
         if cache.dtype != new.dtype and cache.dtype not in FLOAT8:
+            way = way_to_type_of_cache(name, name_of(cache.dtype), f".to({name}_cache.dtype)",
+                                       ".view(torch.float8_e4m3fn)")
             raise InvalidType(f"{name}_cache must be {name_of(new.dtype)}, as {name} is, or float8, but is "
-                              f"{name_of(cache.dtype)}. Use {name}.to({name}_cache.dtype), or a cache of one of these "
-                              "types; a view of a cache of bytes, .view(torch.float8_e4m3fn), will do.")
+                              f"{name_of(cache.dtype)}. {way}.")
         lead = cache if lead is None else lead
         wanted = [*lead.shape[:2], *x.shape[-2:]]
         if list(cache.shape) != wanted:

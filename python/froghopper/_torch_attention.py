@@ -231,6 +231,8 @@ def attention(q: Tensor = MISSING, k: Tensor = MISSING, v: Tensor = MISSING, *mo
     check_sides(sides)
     if torch.compiler.is_compiling(): traced.check_known(softcap=softcap, scale=scale)
     else: check_axes(q.shape, k.shape, causal)
+    for name, written in (("out", out), ("accumulate", accumulate)):
+        if written is not None: ops.refuse_writing(f"{name} is given", q, k, v, *(accumulate or (out,)))
     told = (*options, traced.caller() if torch.compiler.is_compiling() else "")
     scale_q, scale_k, scale_v = (scale_tensor(name, scale, q) for name, scale in zip(ops.SCALES, (scale_q, scale_k,
                                                                                                   scale_v)))

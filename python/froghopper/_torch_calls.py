@@ -128,7 +128,7 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
             at_q, at_k, at_v, o.data_ptr(), address(lse), address(cu_seqlens_q), address(cu_seqlens_kv),
             address(seqused_q), address(seqused_kv), address(sink), address(workspace),
             stream_of(index) if index >= 0 else None, address(alibi_slopes), address(max_logit), at_gate)
-    except InvalidTensor as error: raise about_o(error, held_lse is not None)
+    except InvalidTensor as error: raise about_o(error, held_lse is not None, q.shape)
     return o, lse
 
 

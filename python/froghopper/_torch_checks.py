@@ -7,7 +7,7 @@ from torch import Tensor
 
 from froghopper._call import Shape, slope_strides
 from froghopper._errors import InvalidTensor, InvalidType
-from froghopper._values import is_of_padding, is_result, new_result, type_of, wrong_shape
+from froghopper._values import is_of_padding, is_result, listed, new_result, type_of, wrong_shape
 
 
 def check_slopes(slopes: Tensor, q: Tensor, batch: int) -> None:
@@ -23,6 +23,8 @@ def check_tensor(name: str, x: Any, out: str = "") -> None:
         way = f"Use {out or as_tensor(name)}" if hasattr(x, "__len__") and not isinstance(x, str) else filled(name, x)
         if isinstance(x, (list, tuple)) and any(isinstance(part, Tensor) and part.numel() != 1 for part in x):
             way = f"Use torch.stack({name})" + f", or torch.cat({name}) with cu_seqlens" * (name in ("q", "k", "v"))
+        if type(x).__name__ == "Proxy":
+            way = "It is of torch.fx.symbolic_trace, which knows no values; use torch.export.export instead"
         if is_result(name) and not hasattr(x, "__array_interface__"): way = "Give a tensor"  # it would be written alone
         raise InvalidType(f"{name} must be a tensor of PyTorch, but is {type_of(x)}. {way}.")
 
@@ -102,16 +104,41 @@ def check_place(name: str, x: Tensor, q: Tensor) -> None:
 
 def dense_of(name: str, x: Tensor) -> str:
     """How to get a dense tensor of one that is not, as a message says it."""
-    ends = f"cu_seqlens_{'q' if name in ('q', 'query') else 'kv'} of froghopper.torch.attention"
+    rows, ends = rows_and_ends(name, x)
+    if not ends: return rows
+    word = f"{ends_word(name)} of froghopper.torch.attention"
+    return f"{rows} with {ends} as {word}" if x.layout is torch.jagged else f"{rows}, {OF_PARTS} as {word}"
+
+
+def all_dense_of(tensors: dict[str, Tensor]) -> str:
+    """The same of q, k and v or some of them: the ends of k are those of v."""
+    kinds = {str(x.layout) for x in tensors.values()}
+    parts = {name: rows_and_ends(name, x) for name, x in tensors.items()}
+    if len(tensors) < 3 or len(kinds) > 1 or not all(ends for _, ends in parts.values()):
+        return " and ".join(dense_of(name, x) for name, x in tensors.items())
+    rows = listed([rows for rows, _ in parts.values()])
+    if kinds != {str(torch.jagged)}:
+        return f"{rows}, {OF_PARTS} as cu_seqlens_q and cu_seqlens_kv of froghopper.torch.attention"
+    ends = [f"{parts[name][1]} as {ends_word(name)}" for name in [*tensors][:2]]
+    return f"{rows}, with {' and '.join(ends)} of froghopper.torch.attention"
+
+
+OF_PARTS = "if their parts are [rows, heads, dim], with 0 and the ends of the parts"
+
+
+def ends_word(name: str) -> str: return f"cu_seqlens_{'q' if name in ('q', 'query') else 'kv'}"
+
+
+def rows_and_ends(name: str, x: Tensor) -> tuple[str, str]:
+    """What has the numbers, and what says where sequences begin in it; "" where it is no nested tensor."""
     if x.layout is torch.jagged:
         jagged: Any = x  # whose class PyTorch does not name
         rows = jagged._ragged_idx  # the dimension of unequal lengths: 2 where heads come first
         packed = name if rows == 1 else f"{name}.transpose(1, {rows})"
         if jagged.lengths() is not None: packed += ".contiguous()"  # there are gaps between the parts
-        return f"{packed}.values() with {packed}.offsets().int() as {ends}"
-    if x.layout is not torch.strided: return f"{name}.to_dense()"
-    return (f"torch.cat({name}.unbind()), if its parts are [rows, heads, dim], with 0 and the ends of the parts as "
-            + ends)
+        return f"{packed}.values()", f"{packed}.offsets().int()"
+    if x.layout is not torch.strided: return f"{name}.to_dense()", ""
+    return f"torch.cat({name}.unbind())", "0"
 
 
 def check_like(name: str, x: Tensor, q: Tensor, shape: Shape) -> None:

@@ -11,13 +11,13 @@ from froghopper import _torch_cp_group as groups
 from froghopper._call import DTYPES_8_BIT
 from froghopper._errors import InvalidProblem
 from froghopper._torch_calls import FLOAT8, name_of
-from froghopper._values import shown
+from froghopper._values import shown, whole_name
 
 
 def name_of_type(kv_dtype: Any) -> str:
     """The type's name, "" for that of q."""
     if kv_dtype is None: return ""
-    name = name_of(kv_dtype) if isinstance(kv_dtype, torch.dtype) else kv_dtype
+    name = name_of(kv_dtype) if isinstance(kv_dtype, torch.dtype) else whole_name(kv_dtype)
     if not isinstance(name, str) or name not in DTYPES_8_BIT:
         raise InvalidProblem(f"kv_dtype must be {' or '.join(map(str, FLOAT8))}, the name of one, or None for the "
                              f"type of q, but is {shown(kv_dtype)}. Give one of them.")

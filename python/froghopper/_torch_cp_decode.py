@@ -17,6 +17,7 @@ from torch import Tensor
 
 from froghopper import _torch_calls as calls
 from froghopper import _torch_cp_group as groups
+from froghopper import _torch_flops as flops
 from froghopper import _torch_ops as ops
 from froghopper import _torch_paged as paged
 from froghopper._axes import check_axes_of_cache
@@ -232,3 +233,4 @@ def merged(o: Tensor, lse: Tensor, sink: Tensor | None, dtype: torch.dtype) -> t
 for _device in ("CPU", "CUDA"): ops._library.impl("context_parallel_decode", forward, _device)
 torch.library.register_fake("froghopper::context_parallel_decode", fake_forward, lib=ops._library)
 ops.register_derivatives(decode_op)
+flops.count(torch.ops.froghopper.context_parallel_decode, flops.of_decode)

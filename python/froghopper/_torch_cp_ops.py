@@ -13,6 +13,7 @@ from torch import Tensor
 
 from froghopper import _torch_calls as calls
 from froghopper import _torch_cp_calls as parallel
+from froghopper import _torch_flops as flops
 from froghopper import _torch_ops as ops
 from froghopper._torch_cp_layout import Layout
 
@@ -66,6 +67,8 @@ def gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> tuple
     return *grads, None if sink is None else of_sink, None, None, *[None] * (OPTION_COUNT + 1)
 
 
+flops.count(torch.ops.froghopper.context_parallel, flops.of_rank)
+flops.count(torch.ops.froghopper.context_parallel_backward, flops.of_rank_backward)
 for _device in ("CPU", "CUDA"):
     ops._library.impl("context_parallel", forward, _device)
     ops._library.impl("context_parallel_backward", backward, _device)

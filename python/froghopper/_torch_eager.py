@@ -23,7 +23,8 @@ from froghopper import _torch_sharding as sharding
 from froghopper import _torch_traced as traced
 from froghopper._axes import check_axes
 from froghopper._errors import InvalidType, Unsupported
-from froghopper._torch_calls import LOOK, check_dense, dense_of, is_dense, layout_of
+from froghopper._torch_calls import LOOK, check_dense, is_dense, layout_of
+from froghopper._torch_checks import all_dense_of
 from froghopper._torch_native import GRADIENTS, HEADS_FIRST, ROWS_FIRST
 
 DEVICES = ("cpu", "cuda")  # with memory; of autocast too
@@ -144,9 +145,9 @@ def computable(q: Tensor, k: Tensor, v: Tensor, of_8_bits: bool) -> tuple[Tensor
         raise Unsupported(f"q must be on the CPU or an NVIDIA Hopper GPU, but is on {q.device}. Use q.cpu() or "
                           "q.cuda().")
     if not (is_dense(q) and is_dense(k) and is_dense(v)):
-        ways = [dense_of(name, x) for name, x in (("q", q), ("k", k), ("v", v)) if not is_dense(x)]
+        way = all_dense_of({name: x for name, x in (("q", q), ("k", k), ("v", v)) if not is_dense(x)})
         raise InvalidType(f"q, k and v must be dense, but have the layouts {layout_of(q)}, {layout_of(k)} and "
-                          f"{layout_of(v)}. Use {' and '.join(ways)}.")
+                          f"{layout_of(v)}. Use {way}.")
     return q, k, v
 
 

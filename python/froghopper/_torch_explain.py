@@ -8,16 +8,18 @@ from torch import Tensor
 from froghopper import _c
 from froghopper import _torch_calls as calls
 from froghopper import _torch_paged as pages
-from froghopper._axes import note_of_axes
+from froghopper._axes import OF_EXAMPLES, note_of_axes
 from froghopper._call import explain as explain_problem
-from froghopper._errors import InvalidType
+from froghopper._errors import InvalidType, Unsupported
 from froghopper._library_words import in_python
 from froghopper._torch_attention import attention
 from froghopper._torch_8_bit import check_scaled
 from froghopper._torch_calls import FLOAT8, check_tensor
 from froghopper._torch_checks import sink_of
 from froghopper._torch_eager import DEVICES, autocast
+from froghopper._torch_ops import is_wrapped, transforms_active, unwrapped
 from froghopper._torch_options import bound_of, decided, scale_tensor, window_of
+from froghopper._torch_sharding import is_dtensor
 from froghopper._words import named_by, names_said, too_many, translated
 
 DEFAULTS: dict[str, Any] = dict(
@@ -29,6 +31,7 @@ DEFAULTS: dict[str, Any] = dict(
 OF_PAGES = ("max_seqlen_q", "max_seqlen_kv", "causal", "window", "softcap", "scale", "align", "max_sms",
             "attention_chunk", "invariant", "out_dtype")
 SCALES = ("scale_q", "scale_k", "scale_v")
+is_batched: Any = getattr(torch._C._functorch, "is_batchedtensor", lambda x: False)
 
 
 def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None = None, *others: Any,
@@ -40,9 +43,13 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
     target         instead of the tensors' device: "cpu", "hopper", "h200", ...; froghopper.h has all
 
     Where q, k, v or sink requires a gradient, the backward pass is explained too. A contradiction is told, not raised,
-    and so is a tensor that is missing.
+    and so is a tensor that is missing. Code that torch.compile traces cannot call it: there is no place for a text.
     """
     names: dict[str, str] = {}
+    if torch.compiler.is_compiling():
+        raise Unsupported("explain is called in code that torch.compile traces, which has no place for its text. Call "
+                          "it outside of that, with tensors of the same shapes and types; they may be on the device "
+                          "\"meta\".")
     try:
         if isinstance(q, str): raise InvalidType("q must be a tensor of PyTorch, but is a str. For a line use "
                                                  "froghopper.explain.")
@@ -50,6 +57,7 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
         names, options = said_and_meant(options)
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
         assert q is not None and k is not None and v is not None
+        parts = parts_of(q, k, v)
         if options.get("block_table") is None: q, k, v = as_cast(q, k, v)  # a pool keeps its type
         given = DEFAULTS | options
         given["sink"] = sink_of(given["sink"])
@@ -60,11 +68,29 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
             x is not None and x.requires_grad for x in (q, k, v, given["sink"], given["gate"]))
         if where == "cpu" and not given["max_sms"]: given["max_sms"] = torch.get_num_threads()  # as a call has it
         passes = [problem_of(q, k, v, given, backward) for backward in (False, True)[:1 + recorded]]
-        note = "" if given["block_table"] is not None else note_of_axes(q.shape, k.shape)
         told = "\n\n".join(in_python(explain_problem(problem, where)) for problem in passes)
         if target: told = told.replace("tensors on the CPU", 'target="cpu"')
-        return f"{told.rstrip()}\naxes         {note}\n" if note else told
+        note = "" if given["block_table"] is not None else note_of_axes(q.shape, k.shape)
+        notes = f"axes         {note}\n" * bool(note) + parts
+        return f"{told.rstrip()}\n{notes}" if notes else told
     except Exception as error: return f"not computed {named_by(names, error)}"  # also what PyTorch says of its tensors
+
+
+def parts_of(*tensors: Tensor) -> str:
+    """A line about tensors whose shapes are not those that are computed with."""
+    if transforms_active() and any(is_mapped(x) for x in tensors):
+        return OF_EXAMPLES
+    if any(is_dtensor(x) for x in tensors):
+        return "DTensor      these are the shapes of whole tensors; a rank computes the part that it has\n"
+    return ""
+
+
+def is_mapped(x: Tensor) -> bool:
+    """Whether torch.func.vmap maps over it, perhaps inside of another transform."""
+    while is_wrapped(x):
+        if is_batched(x): return True
+        x = unwrapped(x)
+    return False
 
 
 def said_and_meant(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
@@ -85,7 +111,7 @@ def as_cast(*given: Tensor) -> list[Tensor]:
     for x in given:
         one = torch.empty((), dtype=x.dtype, device=x.device)
         dtype = autocast(one, one, one)[0].dtype
-        made.append(x if x.dtype == dtype else one.to(dtype).expand(x.shape).requires_grad_(x.requires_grad))
+        made.append(x if x.dtype == dtype else recorded_as(x, one.to(dtype).expand(x.shape)))
     return made
 
 
@@ -94,7 +120,12 @@ def without_memory(x: Any) -> Any:
     if isinstance(x, (tuple, list)): return type(x)(without_memory(each) for each in x)
     if not isinstance(x, Tensor) or x.is_meta or not calls.is_dense(x): return x
     made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
-    return made.requires_grad_(x.requires_grad)
+    return recorded_as(x, made)
+
+
+def recorded_as(x: Tensor, made: Tensor) -> Tensor:
+    """Requires a gradient where x does. PyTorch lets no tensor start to under torch.func."""
+    return made if transforms_active() else made.requires_grad_(x.requires_grad)
 
 
 def problem_of(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any], backward: bool) -> _c.Problem:

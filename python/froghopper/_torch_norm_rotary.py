@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from froghopper._append import way_to_tables
+from froghopper import _torch_ops as ops
+from froghopper._append import types_of_tables, way_to_parts, way_to_tables
 from froghopper._call import flag, number
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._torch_calls import DTYPES, check_place, check_tensor, name_of
 from froghopper._torch_options import plain
-from froghopper._values import way_to_shape
+from froghopper._values import from_0_to, way_to_shape
 from froghopper._words import takes_words_of_others
 
 
@@ -33,7 +34,8 @@ def norm_rotary(q: Tensor, k: Tensor, *, norm_q: Tensor | None = None, norm_k: T
     rotary_cos     [positions, rotary_dim / 2], of q's type or float32: the first rotary_dim columns are rotated
     rotary_sin
     positions      int64, the shape of q without heads and dim: of each row, for the tables; None for the number of the
-                   row in its sequence; needed for [tokens, heads, dim]. They must be from 0 to the rows of rotary_cos
+                   row in its sequence; needed for [tokens, heads, dim]. They must be rows of rotary_cos: on the CPU
+                   that is checked, outside of torch.compile and torch.func
     rotary_interleaved
                    pairs are columns 2i and 2i + 1; else i and i + rotary_dim / 2
 
@@ -82,8 +84,8 @@ def check_side(name: str, x: Tensor, q: Tensor) -> None:
     check_tensor(name, x)
     check_place(name, x, q)
     if x.dtype not in (q.dtype, torch.float32):
-        raise InvalidType(f"{name} must be {name_of(q.dtype)}, the type of q, or float32, but is {name_of(x.dtype)}. "
-                          f"Use {name}.float().")
+        raise InvalidType(f"{name} must be {types_of_tables(name_of(q.dtype), 'q')}, but is {name_of(x.dtype)}. "
+                          f"{way_to_parts(name, name_of(x.dtype)) or f'Use {name}.float()'}.")
 
 
 def check_tables(q: Tensor, k: Tensor, cos: Tensor | None, sin: Tensor | None, positions: Tensor | None) -> None:
@@ -121,6 +123,21 @@ def check_tables(q: Tensor, k: Tensor, cos: Tensor | None, sin: Tensor | None, p
         raise InvalidTensor(f"positions must be int64 {list(q.shape[:-2])}, one for each row, but is "
                             f"{name_of(positions.dtype)} {list(positions.shape)}. "
                             f"{way_to_positions(positions, q.shape[:-2])}.")
+    check_rows_of_tables(positions, cos.shape[0])
+
+
+def check_rows_of_tables(positions: Tensor, rows: int) -> None:
+    """Of positions whose numbers are there: in host memory, and nothing but PyTorch's own functions reads them. PyTorch
+    would count negative ones from the end of the tables."""
+    if not positions.is_cpu or type(positions) not in ops.PLAIN or torch.compiler.is_compiling(): return
+    if ops.modes() or ops.transforms_active() or ops.tracing_state() or not positions.numel(): return
+    least, most = (int(x) for x in positions.aminmax())
+    if least >= 0 and most < rows: return
+    wrong = least if least < 0 else most
+    at = (positions == wrong).nonzero()[0].tolist()
+    raise InvalidTensor(f"positions must be {'from ' * (rows > 1)}{from_0_to(rows - 1)}, the rows of rotary_cos, but "
+                        f"positions{at} is {wrong}. "
+                        + ("Use 0 for rows of padding." if wrong < 0 else "Use longer tables."))
 
 
 def way_to_positions(positions: Tensor, wanted: torch.Size) -> str:

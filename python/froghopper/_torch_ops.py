@@ -252,6 +252,15 @@ def eager_8_bit_out(out: Tensor, *rest: Any) -> tuple[Tensor, Tensor | None]:
     return found
 
 
+def refuse_writing(what: str, *tensors: Tensor | None) -> None:
+    """Of a call that writes to tensors of the caller. What torch.func wraps has no memory that a call could write, and
+    PyTorch would say so in its own words. Tangents are told of by check_tangents."""
+    if torch.compiler.is_compiling() or not transforms_active() or forward_ad._current_level >= 0: return
+    if any(isinstance(x, Tensor) and is_wrapped(x) for x in tensors):
+        raise Unsupported(f"{what} under a transform of torch.func, such as vmap, which gives its tensors no memory "
+                          "that could be written. Call outside of it, or give nothing to write to.")
+
+
 def unseen(*tensors: Tensor | None) -> bool:
     """Nobody would see the operator: no mode, profiler or tracer, no subclass of Tensor, no tensor without memory. Then
     its kernel may be called without it, which saves a quarter of the host's time."""
@@ -308,8 +317,8 @@ def check_tangents(arguments: dict[str, Any]) -> None:
     for name, x in arguments.items():
         if isinstance(x, Tensor) and unpack(x).tangent is not None:
             raise Unsupported(f"{name} has a tangent of forward-mode differentiation; froghopper has gradients in "
-                              "reverse alone. Use torch.func.vjp or backward(), which are without out and accumulate, "
-                              f"or give torch.autograd.forward_ad.unpack_dual({name}).primal.")
+                              "reverse alone. Use torch.func.vjp or backward(); or, to leave the tangent out, give "
+                              f"torch.autograd.forward_ad.unpack_dual({name}).primal.")
 
 
 def register_derivatives(op: Any, gradients: Any = None, keep: Any = None) -> None:

@@ -14,7 +14,7 @@ from froghopper import _c
 from froghopper._errors import InvalidProblem, InvalidType, Unsupported
 from froghopper._torch_calls import LOOK, check_tensor
 from froghopper._values import Align as Align
-from froghopper._values import Window, check_window, flag, number, shown, whole_number
+from froghopper._values import Window, check_window, flag, number, shown, whole_name, whole_number
 
 Scale: TypeAlias = Tensor | float | None
 LARGEST_FLOAT = torch.finfo(torch.float32).max
@@ -83,7 +83,9 @@ def bound_of(name: str, value: int | None) -> int:
 
 def check_dtype(name: str, value: Any) -> None:
     if isinstance(value, torch.dtype): return
-    raise InvalidType(f"{name} must be a dtype of PyTorch, but is {shown(value)}. Use torch.float32, or another.")
+    known = isinstance(value, str) and isinstance(getattr(torch, whole_name(value), None), torch.dtype)
+    way = f"torch.{whole_name(value)}" if known else "torch.float32, or another"
+    raise InvalidType(f"{name} must be a dtype of PyTorch, but is {shown(value)}. Use {way}.")
 
 
 def check_slopes(slopes: Any) -> None:

@@ -31,6 +31,7 @@ from froghopper._torch_calls import (DTYPES, FLOAT8, address, check_dense, check
 from froghopper._torch_checks import check_out
 from froghopper._torch_options import (Align, Scale as ScaleOf, check_dtype, plain, scale_tensor, whole,
                                        window_of)
+from froghopper._torch_sharding import refuse_parts
 from froghopper._values import Window, check_not_8_bit, counted
 from froghopper._words import takes_words_of_others
 
@@ -128,11 +129,14 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
                   scale_tensor("scale_v", scale_v, q), mean_k, mean_v, gate)
     for name, side in (*zip(Sides._fields[1:], given[1:]), ("out", out)):
         if side is not None: check_tensor(name, side)
+    if type(q) not in ops.PLAIN or type(k) not in ops.PLAIN: refuse_parts(
+        "paged_attention", dict(q=q, k=k, v=v))
     refuse_gradients(dict(q=q, k=k, v=v, out=out, **given._asdict()))
     options = options_of(max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, causal=causal, window=window,
                          softcap=softcap, scale=scale, align=align, max_sms=max_sms, attention_chunk=attention_chunk,
                          invariant=invariant, out_dtype=out_dtype, lse_by_row=lse_by_row)
     return_lse = plain(flag, "return_lse", return_lse)
+    if out is not None: ops.refuse_writing("out is given", q, k, v, out)
     if is_seen(q, k, v, given, out):
         check_layouts(q, k, v, given, out)
         o, lse = through_operator(q, k, v, given, options, out, return_lse)
@@ -215,7 +219,7 @@ def run(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Te
             given.block_table.data_ptr(), address(given.gate))
     except InvalidTensor as error:
         check_bound(k, given, options)
-        raise about_o(error, held_lse is not None)
+        raise about_o(error, held_lse is not None, q.shape)
     if out is not None: torch.autograd.graph.increment_version(out)
     return o, lse
 

@@ -2,7 +2,7 @@
 """q, k and v of PyTorch -> 8-bit copies and scales, as froghopper.torch.attention takes them. Without gradients.
 
     froghopper::quantise   the eight results, means with no numbers where none are asked for, for code that
-                           torch.compile traces; other calls go past it
+                           torch.compile traces, for torch.func and for DTensors; other calls go past it
 """
 from typing import Any, NamedTuple
 
@@ -11,16 +11,17 @@ from torch import Tensor
 
 from froghopper import _c
 from froghopper import _torch_ops as ops
+from froghopper import _torch_sharding as sharding
 from froghopper import _torch_traced as traced
 from froghopper._call import DTYPES_8_BIT, SCALE_ROWS, Packed
 from froghopper._errors import InvalidTensor, InvalidType, Unsupported
-from froghopper._quantise import blocks_of, check_packed, quantiser, run, whole_name
+from froghopper._quantise import blocks_of, check_given, check_packed, quantiser, run
 from froghopper._torch_calls import (BYTES, DTYPES, LOOK, Inputs, Options, address, check, check_tensor, dense_copy,
                                      dense_strides, longest, must_copy, name_of, stream_of, strides_of, target_of,
                                      threads_for, workspace_of)
 from froghopper._torch_options import bound_of, check_lengths, whole
 from froghopper._torch_paged import refuse_gradients
-from froghopper._values import flag, shown
+from froghopper._values import flag, shown, whole_name
 from froghopper._words import takes_words_of_others
 
 # The arguments are those of computed.
@@ -78,6 +79,7 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype | str = torc
     Rows of no sequence, and rows that do not count, are left as they come from the allocator. Without gradients, so a
     tensor that requires one is refused. Raises TypeError, ValueError and NotImplementedError as attention does.
     """
+    check_given(q, k, v)
     for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
     refuse_gradients({"q": q, "k": k, "v": v}, "quantise")
     if q.dtype not in DTYPES:
@@ -90,21 +92,31 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype | str = torc
                           "Give one of them.")
     max_sms, scale_rows = whole("max_sms", max_sms), whole("scale_rows", scale_rows)
     check_packed(cu_seqlens_q, cu_seqlens_kv)
+    for of, lengths in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_kv", cu_seqlens_kv), ("seqused_q", seqused_q),
+                        ("seqused_kv", seqused_kv)):
+        if lengths is not None: check_lengths(of, lengths)
     most_q, most_kv = bound_of("max_seqlen_q", max_seqlen_q), bound_of("max_seqlen_kv", max_seqlen_kv)
     given = (dtype, flag("rotate", rotate), whole("rotate_seed", rotate_seed), scale_rows, cu_seqlens_q, cu_seqlens_kv,
              most_q, most_kv, seqused_q, seqused_kv, max_sms, flag("smooth", smooth))
     if torch.compiler.is_compiling(): found = quantise_op(q, k, v, *given, traced.caller())
+    elif is_seen(q, k, v, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv):
+        sharding.register()
+        found = quantise_op(q, k, v, *given, "")
     else: found = computed(q.detach(), k.detach(), v.detach(), *given)
     return Smoothed(*found) if smooth else Quantised(*found[:6])
+
+
+def is_seen(*tensors: Tensor | None) -> bool:
+    """Whether a tensor has no memory of its own that could be read here: under torch.func, in a mode of PyTorch, of a
+    class of its own such as DTensor."""
+    return ops.transforms_active() or bool(ops.modes()) or any(
+        x is not None and (type(x) not in ops.PLAIN or x.is_meta) for x in tensors)
 
 
 def computed(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, rotate: bool, rotate_seed: int, scale_rows: int,
              cu_seqlens_q: Tensor | None, cu_seqlens_kv: Tensor | None, max_seqlen_q: int,
              max_seqlen_kv: int, seqused_q: Tensor | None, seqused_kv: Tensor | None, max_sms: int,
              smooth: bool) -> Found:
-    for of, lengths in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_kv", cu_seqlens_kv), ("seqused_q", seqused_q),
-                        ("seqused_kv", seqused_kv)):
-        if lengths is not None: check_lengths(of, lengths)
     options = Options(longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv), False,
                       _c.ALL, _c.ALL, 0.0, None, False, False, max_sms, 0, False)
     check(Inputs(q, k, v, None, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, None), options)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How DTensor may cut the tensors of the operators of _torch_ops.py and _torch_gate.py: along the batch, or along heads
-where those of keys can be divided, as it may for PyTorch's own attention. Packed sequences are cut along heads alone.
+"""How DTensor may cut the tensors of attention and quantise: along the batch, or along heads where those of keys can be
+divided, as it may for PyTorch's own attention. Packed sequences are cut along heads alone.
 
 torch.distributed.tensor takes long to import. register() is called when it is there already: with froghopper.torch, and
 when a tensor that is not PyTorch's own is met.
@@ -9,6 +9,8 @@ import sys
 from typing import Any
 
 import torch
+
+from froghopper._errors import Unsupported
 
 Placements = list[Any]
 Rule = tuple[Placements, Placements]  # of results and of arguments, None for what is no tensor
@@ -29,6 +31,21 @@ def register() -> None:
     known(packet.backward.default)(of_backward)
     known(packet.forward_gated.default)(of_forward_gated)
     known(packet.backward_gated.default)(of_backward_gated)
+    known(packet.forward_max_logit.default)(of_forward_max_logit)
+    known(packet.quantise.default)(of_quantise)
+
+
+def is_dtensor(x: Any) -> bool:
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(x, module.DTensor)
+
+
+def refuse_parts(function: str, tensors: dict[str, Any]) -> None:
+    """Of an operator that no rule is there for: PyTorch would say that it has no sharding strategy."""
+    for name, x in tensors.items():
+        if not is_dtensor(x): continue
+        raise Unsupported(f"{name} is a DTensor, of which each rank has a part; {function} computes with tensors of "
+                          f"one rank. Use {name}.to_local(), and so the others.")
 
 
 def of_forward(*arguments: Any) -> list[Rule]:
@@ -53,13 +70,41 @@ def of_backward(*arguments: Any) -> list[Rule]:
     return rules((*arguments[2:5], *arguments[7:13]), arguments, before, results, between=2)
 
 
-def of_forward_gated(*arguments: Any) -> list[Rule]:
+def of_forward_max_logit(*arguments: Any) -> list[Rule]:
+    with_lse = arguments[-2]
+    return rules(arguments[:9], arguments, [],
+                 lambda o, lse, sink: [o, lse if with_lse else replicated(), of_max_logit(o)])
+
+
+def of_max_logit(o: Any) -> Any:
+    """[batch, heads], where o has this placement."""
     from torch.distributed.tensor import Shard
+    return o if o in (replicated(), Shard(0)) else Shard(1)
+
+
+def of_quantise(*arguments: Any) -> list[Rule]:
+    """Scales and means are [batch, ., heads, .]; every sequence and head is quantised by itself."""
+    from torch.distributed.tensor import Shard
+    k, ends, used, smooth = arguments[1], arguments[7:9], arguments[11:13], arguments[14]
+    packed = ends[0] is not None
+    ways = [(replicated(), replicated(), replicated())]
+    if not packed: ways.append((Shard(0), Shard(0), Shard(0)))
+    if k.shape[-2] % k.mesh.size() == 0: ways.append((Shard(1 if packed else 2), Shard(2), replicated()))
+    found = []
+    for of_rows, of_scales, of_lengths in ways:
+        sides = {at: of_lengths for at, x in ((11, used[0]), (12, used[1])) if x is not None}
+        sides |= {at: replicated() for at, x in ((7, ends[0]), (8, ends[1])) if x is not None}
+        given = [of_rows] * 3 + [sides.get(at) for at in range(3, len(arguments))]
+        means = [of_scales if smooth else replicated()] * 2
+        found.append(([of_rows] * 3 + [of_scales] * 3 + means, given))
+    return found
+
+
+def of_forward_gated(*arguments: Any) -> list[Rule]:
     with_lse, with_max_logit = arguments[-3], arguments[-1]
 
     def results(o: Any, lse: Any, of_sink: Any) -> Placements:
-        largest = o if o in (replicated(), Shard(0)) else Shard(1)  # [batch, heads]
-        return [o, lse if with_lse else replicated(), largest if with_max_logit else replicated()]
+        return [o, lse if with_lse else replicated(), of_max_logit(o) if with_max_logit else replicated()]
     return rules(arguments[:9], arguments, [], results, gates=1)
 
 

@@ -22,6 +22,7 @@ ALIGNS = {"bottom_right": _c.Align.BOTTOM_RIGHT, "top_left": _c.Align.TOP_LEFT}
 
 def shown(value: Any) -> str:
     """A value in one line of a message, cut where it is long."""
+    if is_traced(value): return "an array that JAX traces"
     try: line = " ".join(repr(value).split())
     except Exception: return type_of(value)  # a number of more digits than Python prints, or a class's own
     return line if len(line) <= 100 else line[:97] + "..."
@@ -99,9 +100,13 @@ def way_to_dense(name: str) -> str:
     return f"Copy it first: {name}.contiguous() in PyTorch, numpy.ascontiguousarray({name}) in NumPy"
 
 
-def how_to_give(out: str, value: Any) -> str:
+def how_to_give(out: str, value: Any, name: str = "") -> str:
     """What to do about a value. One that jax.jit traces is no value yet."""
-    return "Name it in static_argnames of jax.jit" if type(value).__name__.endswith("Tracer") else out
+    if not is_traced(value): return out
+    return "Name it in static_argnames of jax.jit" + (", or multiply q by it, with scale=1" * (name == "scale"))
+
+
+def is_traced(value: Any) -> bool: return type(value).__name__.endswith("Tracer")
 
 
 def is_bool(value: Any) -> bool: return type(value).__name__ in ("bool", "bool_")  # Python's, NumPy's
@@ -138,7 +143,7 @@ def whole_number(name: str, value: Any) -> int:
 
 
 def wrong_kind(name: str, value: Any, kind: str, out: str) -> NoReturn:
-    raise InvalidType(f"{name} must be {kind}, but is {shown(value)}. {how_to_give(f'Give {out}', value)}.")
+    raise InvalidType(f"{name} must be {kind}, but is {shown(value)}. {how_to_give(f'Give {out}', value, name)}.")
 
 
 def is_real(value: Any) -> bool:
@@ -250,6 +255,15 @@ def way_to_type(name: str, found: str, way: str, view: str) -> str:
     cases, and a cast would take each byte for a number."""
     if found not in ("int8", "uint8") or not name.startswith(("k", "v")): return f"Use {way}"
     return f"If it holds the bytes of an 8-bit type, use {view}, with scale_k and scale_v; else {way}"
+
+
+# What the types are called in a line of a problem.
+SHORT = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "f16": "float16", "bf16": "bfloat16", "f32": "float32"}
+
+
+def whole_name(dtype: Any) -> Any:
+    """A name of a type as frameworks have it; else as it is."""
+    return SHORT.get(dtype, dtype) if isinstance(dtype, str) else dtype
 
 
 def is_of_padding(name: str, shape: Sequence[int]) -> bool:

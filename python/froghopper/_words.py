@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
 from froghopper._errors import Error, InvalidType, Unsupported
+from froghopper._hints import by_parts
 from froghopper._values import listed, shown, type_of
 
 MISSING: Any = None  # of arguments that must be given: the function says so itself, also of their names elsewhere
@@ -54,13 +55,19 @@ NEAR = {
     "sin": ("rotary_sin",), "cos_sin_cache": ("rotary_cos", "rotary_sin"), "rotary_seqlens": ("positions",),
     "position_ids": ("positions",), "slots": ("slot_mapping",), "eps": ("norm_epsilon",),
     **dict.fromkeys(("attn_gate", "output_gate", "head_gate", "gating", "gate_score"), ("gate",)),
-    "scale_factor": ("scale", "softmax_scale"), "temperature": ("scale", "softmax_scale"), "process_group": ("group",),
+    **dict.fromkeys(("scale_factor", "scale_value", "qk_scale", "temperature"), ("scale", "softmax_scale")),
+    "process_group": ("group",),
     "query_layer": ("q", "query"), "key_layer": ("k", "key"), "value_layer": ("v", "value"),
     "attn_mask_type": ("causal", "is_causal"), "cache_position": ("seqused_kv", "cache_seqlens"),
     **dict.fromkeys(("kv_indptr", "kv_indices", "kv_last_page_len", "paged_kv_indptr", "paged_kv_indices",
                      "paged_kv_last_page_len"), ("block_table", "page_table")),
     "qo_indptr": ("cu_seqlens_q", "cu_seqlens"),
     "epsilon": ("norm_epsilon",), "q_weight": ("norm_q",), "k_weight": ("norm_k",),
+    "freqs_cis": ("rotary_cos", "rotary_sin"), "return_softmax": ("return_lse", "return_attn_probs"),
+    "max_s": ("max_seqlen", "max_seqlen_q", "max_seqlen_kv", "max_seqlen_k"), "q_scale": ("scale_q", "q_descale"),
+    **dict.fromkeys(("kv_seq_lens", "seqlens", "kv_seqlens", "kv_lengths"), ("seqused_kv", "seqused_k",
+                                                                               "cache_seqlens")),
+    "q_seq_lens": ("seqused_q", "seqused"), "seqlens_q": ("cu_seqlens_q", "seqused_q"),
 }
 NOTES = {
     "causal": " It aligns the first query with the first key, as PyTorch does; causal=True of "
@@ -77,6 +84,9 @@ NOTES = {
                      "paged_kv_last_page_len"),
                     " It has a row of pages for each sequence, whose lengths are given beside it."),
     "is_neox": " It is the opposite: True for pairs of neighbours.",
+    "freqs_cis": " They are its real and its imaginary part, in float32.",
+    **dict.fromkeys(("kv_seq_lens", "seqlens", "kv_seqlens", "kv_lengths"),
+                    " It is how many rows of each sequence count; where packed sequences begin is in cu_seqlens."),
 }
 # What a function says that has nothing of the kind.
 MORE = {
@@ -84,20 +94,29 @@ MORE = {
                                     "froghopper.torch.attention has more, for [batch, seq, heads, dim].",
     "flash_attn_func": " flash_attn_varlen_func has lengths of sequences, flash_attn_with_kvcache those of a cache.",
     "append_kv": " It attends to nothing: froghopper.torch.paged_attention does.",
+    "quantise": " It attends to nothing: options of attention go there, with what quantise returns.",
+    "norm_rotary": " It attends to nothing. positions says where rows are in their sequences, packed or not.",
+    "decode": " Each query attends to every key of all parts, but with newest to no later ones among the new keys.",
+    "attention_backward": " It takes the options of the forward call that say which numbers are computed.",
 }
 # What takes no word here, in any function that has not got it.
 NOWHERE = {
+    "kv": "Give k and v: k, v = kv.unbind(-3) are views of it, where it is [batch, seq, 2, heads, dim].",
+    "qkv": "Give q, k and v: q, k, v = qkv.unbind(-3) are views of it, where it is [batch, seq, 3, heads, dim].",
     "kv_cache_dtype": "The type of the cache says it. For a cache of bytes give its .view(torch.float8_e4m3fn), with "
                       "scales of k and v.",
 }
+# What gradients have nothing of.
+OF_8_BITS = ("scale_q", "scale_k", "scale_v", "mean_k", "mean_v", "out_dtype", "dtype")
 # The same where a sequence lies on several devices.
 ON_ONE_DEVICE = ("seqused_q", "seqused_k", "seqused_kv", "attention_chunk", "out", "accumulate")
 # What a function says that is not given these.
 LESS: dict[tuple[str, ...], str] = {("paged_attention", "block_table"):
-        "Give it; for a cache without pages use froghopper.torch.attention(q, k, v, seqused_kv=)."}
+        "Give it; for a cache without pages use froghopper.torch.attention(q, k, v, seqused_kv=), and where K and V "
+        "are in one tensor give both parts of it."}
 # Without effect on results, here and there.
 HINTS = ("num_splits", "pack_gqa", "fa_version", "scheduler_metadata", "enable_gqa", "rotary_interleaved",
-         "cp_tot_seqused_k", "implementation", "ver", "rel_bias_prep_cache", "dropout_rng")
+         "deterministic", "cp_tot_seqused_k", "implementation", "ver", "rel_bias_prep_cache", "dropout_rng")
 DROPOUT = ("dropout_p", "dropout", "dropout_rate", "p")
 # Harmless with this value, and with others refused in these words.
 ONLY: dict[str, tuple[Any, str]] = {
@@ -328,12 +347,17 @@ def own_word(function: str, module: str, word: str, value: Any, known: Collectio
             raise error(f"{function}() has no argument {word}; {ONLY[word][1]}. Use {ends}.")
         corner = ", with align=\"top_left\" the first with the first" * (word == "is_causal" and "align" in known)
         raise error(f"{function}() has no argument {word}; {ONLY[word][1]}{corner}.")
+    if function == "attention_backward" and word in OF_8_BITS:
+        raise Unsupported(f"{function}() has no argument {word}; gradients are computed of float16, bfloat16 and "
+                          "float32. Multiply 8-bit q, k and v by their scales in one of these.")
     near = [name for name in NEAR.get(word, ()) if name in known]
     more = NOWHERE.get(word, "")
     if word in ON_ONE_DEVICE and has_documents(known):
         more = f"It goes with whole sequences on one device: {word} of froghopper.torch.attention."
     if not near and not more and word not in SAME and word not in ONLY:
-        near = difflib.get_close_matches(word, known, 2)
+        near = difflib.get_close_matches(word, known, 2, 0.8)
+        if not near: near, more = by_parts(word, known)
+        if not near and not more: near = difflib.get_close_matches(word, known, 2, 0.7)
     if more: out = more
     elif near: out = f"Did you mean {' or '.join(near)}?{NOTES.get(word, '')}"
     else: out = f"It has {', '.join(sorted(known))}.{MORE.get(function, '')}"

@@ -30,7 +30,7 @@ from froghopper._call import Window, cached
 from froghopper._jax_arrays import Array, Given, varying_alike
 from froghopper._jax_problem import (check_derivative, described, fits, in_users_words, kind_of, results_of, saying,
                                      with_names)
-from froghopper._later import name_module
+from froghopper._later import name_module, no_attribute
 from froghopper._values import Align
 from froghopper._words import MISSING, again, names_said, too_many
 from froghopper._xla import compute, in_explicit_mesh, is_explicit
@@ -266,7 +266,7 @@ def __getattr__(name: str) -> Any:
     if name == "quantize": name = "quantise"  # as other libraries spell it
     homes = {"context_parallel": "context_parallel", "explain": "explain",
              **dict.fromkeys(("Quantised", "Smoothed", "quantise"), "quantise")}
-    if name not in homes: raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in homes: raise no_attribute(__name__, name)
     found: Any = importlib.import_module(f"froghopper._jax_{homes[name]}")
     globals()[name] = found = found if name == "context_parallel" else getattr(found, name)
     return found

@@ -122,7 +122,7 @@ def test_it_has_no_derivatives():
     (dict(cu_seqlens_q=np.array([0, 10], np.int32)), "cu_seqlens_q and cu_seqlens_kv must be given together"),
     (dict(seqused_kv=np.array([1, 2], np.int32)), "seqused_kv must"),
     (dict(v=draw(1, 10, 2, 64).astype(np.float16)), "v must be float32, as q is, but is float16"),
-    (dict(k=draw(1, 10, 3, 64)), "heads"), (dict(q=None), "q must be an array of JAX, but is None. Give q"),
+    (dict(k=draw(1, 10, 3, 64)), "heads"), (dict(q=None), "q must be given, as q, k and v are quantised"),
     (dict(q=draw(10, 2, 64)), "q must"), (dict(max_seqlen_q=3), "max_seqlen_q must be None without cu_seqlens"),
 ])
 def test_what_is_wrong_is_named(change, message):

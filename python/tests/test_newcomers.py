@@ -151,7 +151,7 @@ def test_nested_tensors(layout):
     """Of both kinds, in the place of every tensor."""
     q, k, v = nested(4, layout), nested(2, layout), nested(2, layout)
     qkv = nested(4, layout, 3)
-    way = r"values\(\) with .*offsets\(\)" if layout is torch.jagged else r"torch.cat\(.*unbind\(\)\)"
+    way = r"values\(\),? with .*offsets\(\)" if layout is torch.jagged else r"torch.cat\(.*unbind\(\)\)"
     dense = [drawn(2, 8, heads, 64) for heads in (4, 2, 2)]
     cache = [torch.zeros(2, 64, 2, 64) for _ in "kv"]
     narrow = [x.to(E4M3) for x in dense[1:]]
@@ -193,7 +193,7 @@ def test_the_way_out_of_nested_tensors():
     gaps = torch.nested.narrow(padded, 1, torch.tensor([0, 0]), torch.tensor([5, 7]), layout=torch.jagged)
     for x in (jagged, jagged.transpose(1, 2), gaps):  # as the message says
         with pytest.raises(froghopper.Error) as refusal: attention(x, x, x)
-        values, offsets = re.search(r"Use q(.*?) with q(.*?) as cu_seqlens", str(refusal.value)).groups()
+        values, offsets = re.search(r"Use q(.*?), k.*? with q(.*?) as cu_seqlens", str(refusal.value)).groups()
         ends, packed = eval("x" + offsets), eval("x" + values)
         found = attention(packed, packed, packed, cu_seqlens_q=ends, cu_seqlens_kv=ends)
         torch.testing.assert_close(found, torch.cat(wanted))
@@ -261,7 +261,7 @@ def test_compiled_code_of_any_shape_tells_of_axes(options):
 def test_what_is_missing_for_packed_sequences_and_tables():
     """The words of the function that was called, and a way out of what is wrong."""
     q = drawn(2, 4, 64)
-    refused(ValueError, "Add the missing dimension, or give cu_seqlens_q and max_seqlen_q for",
+    refused(ValueError, "Add the missing dimension, .* of each, or give cu_seqlens_q and max_seqlen_q for",
             lambda: paged_attention(q, POOL, POOL, TABLE, seqused_kv=LENGTHS))
     for table, way in ((TABLE[0], "Give a row of pages for each"), (TABLE.float(), r"Use block_table.int\(\)")):
         refused(ValueError, f"block_table must be int32 .batch, columns. .*{way}",

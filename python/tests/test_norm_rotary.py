@@ -177,7 +177,7 @@ Q, K, TABLE = torch.ones(2, 3, 4, 16), torch.ones(2, 3, 2, 16), torch.ones(8, 8)
     (dict(norm_epsilon="small"), TypeError, "norm_epsilon must be"),
     (dict(norm_q=torch.ones(16)), ValueError, "norm_q must be None without norm_epsilon"),
     (dict(norm_epsilon=1e-6, norm_q=torch.ones(8)), ValueError, r"norm_q must have the shape \[dim\] \[16\]"),
-    (dict(norm_epsilon=1e-6, norm_k=torch.ones(16).half()), TypeError, "norm_k must be float32, the type of q"),
+    (dict(norm_epsilon=1e-6, norm_k=torch.ones(16).half()), TypeError, "norm_k must be float32, as q is"),
     (dict(rotary_cos=TABLE), ValueError, "rotary_sin is None"),
     (dict(rotary_cos=TABLE, rotary_sin=TABLE[:, :4]), ValueError, "of one type, with 8 columns at most"),
     (dict(rotary_cos=torch.ones(8, 9), rotary_sin=torch.ones(8, 9)), ValueError, "with 8 columns at most"),

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -40,6 +41,16 @@ def test_what_it_says(words, code, said):
 def test_info_has_json():
     found = json.loads(run("info", "--json").stdout)
     assert found["froghopper"] == froghopper.__version__ and pathlib.Path(found["library"]).exists()
+
+
+def test_info_tells_which_libraries_are_missing(tmp_path, monkeypatch):
+    """As where scripts/demo has built the library alone."""
+    path = json.loads(run("info", "--json").stdout)["library"]
+    monkeypatch.setenv("FROGHOPPER_LIBRARY", str(shutil.copy(os.path.realpath(path), tmp_path / "libfroghopper.so")))
+    found = json.loads(run("info", "--json").stdout)
+    for name, target in (("torch ranks", "froghopper-cp"), ("jax calls", "froghopper_xla")):
+        if name in found: assert f"is not beside the library; install the wheel, or build the target {target}" in (
+            found[name])
 
 
 @pytest.mark.parametrize("words", [["info"], ["explain", LINE], ["help"]])

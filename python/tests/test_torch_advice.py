@@ -55,7 +55,7 @@ def test_heads_that_are_fewer():
 def test_layouts():
     parts = [drawn(4, 2, 8), drawn(5, 2, 8, seed=1)]
     nested, sparse = torch.nested.nested_tensor(parts, layout=torch.jagged), drawn(2, 9, 4, 16).to_sparse()
-    refused(lambda: attention(nested, nested, nested), r"Use q.values\(\) with q.offsets\(\).int\(\) as cu_seqlens",
+    refused(lambda: attention(nested, nested, nested), r"Use q.values\(\), k.* with q.offsets\(\).int\(\) as cu_",
             TypeError)
     ends = dict(cu_seqlens_q=nested.offsets().int(), cu_seqlens_kv=nested.offsets().int())
     found = attention(nested.values(), nested.values(), nested.values(), **ends)

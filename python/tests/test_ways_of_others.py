@@ -14,6 +14,7 @@ import froghopper
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from torch_cases import drawn, qkv  # noqa: E402
+from ways import said, way  # noqa: E402
 
 from froghopper import flash_attn_interface as fa  # noqa: E402
 from froghopper.torch import (append_kv, attention, context_parallel, explain, norm_rotary,  # noqa: E402
@@ -23,18 +24,6 @@ Q, K, V = qkv(2, 30, 4, 64, kv=(2, 30, 2, 64))
 TABLE = torch.tensor([[0], [1]], dtype=torch.int32)
 USED = torch.zeros(2, dtype=torch.int32)
 ENDS = torch.tensor([0, 30, 60], dtype=torch.int32)
-
-
-def said(call):
-    with pytest.raises(froghopper.Error) as told: call()
-    return str(told.value)
-
-
-def way(text, **given):
-    """What the message says to use, as Python has it."""
-    found = re.search(r"[Uu]se (.+?)(?:, with | and |, if |; else |, which |, views|\.$|\. )", text + " ")
-    assert found, text
-    return eval(found[1], {"torch": torch, "numpy": np, **given})
 
 
 @pytest.mark.parametrize("call", [lambda q, k, **words: attention(q, k, k, **words),
