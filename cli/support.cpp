@@ -119,6 +119,8 @@ constexpr Feature features[] = {
     {"the largest score of each head (max_logit)", [](Problem& p) { p.max_logit = true; }, false, false, true},
     {"o and lse merged with what is there", [](Problem& p) { p.accumulate = true, p.dtype_o = Dtype::f32; }, false,
      false, true},
+    {"several calls, of which the last one rounds (phase)",
+     [](Problem& p) { p.phase = FH_PHASE_LAST, p.accumulate = p.backward(); }},
     {"a scale for each 128 rows", [](Problem& p) { p.scale_rows = 128; }, false, true},
     {"without the means of k and v (smooth)", [](Problem& p) { p.smooth = true; }, false, true},
     {"a scale for each column of v", [](Problem& p) { p.scale_v_columns = true; }, false, true},

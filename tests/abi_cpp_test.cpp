@@ -38,14 +38,12 @@ TEST(abi_cpp, the_skin_has_the_defaults_of_the_c_interface) {
   EXPECT_EQ(froghopper::to_cpp(froghopper::to_c(froghopper::Problem{})), froghopper::Problem{});
 }
 
-// Each word of fh_problem behind its size belongs to a field: one is changed, and comes back from C++ as it was. The
-// place of a later field has no name there.
+// Each word of fh_problem behind its size belongs to a field: one is changed, and comes back from C++ as it was.
 TEST(abi_cpp, the_skin_carries_every_field) {
   std::array<int32_t, sizeof(fh_problem) / sizeof(int32_t)> words{};
   const fh_problem plain = fh_problem_init();
   for (size_t i = sizeof plain.size / sizeof words[0]; i < words.size(); ++i) {
     std::memcpy(words.data(), &plain, sizeof plain);
-    if (i * sizeof words[0] == offsetof(fh_problem, reserved)) continue;
     words[i] = words[i] == 1 ? 2 : 1;  // of an enum or a flag, too, that is a value
     fh_problem changed;
     std::memcpy(&changed, words.data(), sizeof changed);

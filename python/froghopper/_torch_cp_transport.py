@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How bytes move between ranks for froghopper.torch.context_parallel: the functions of fh_cp_transport over a group of
-torch.distributed, whatever its backend; and for GPUs those of fh_cp_memory, by PyTorch's own kernels.
+torch.distributed, whatever its backend; and for GPUs the copies of fh_cp_memory, by PyTorch's own kernels.
 
 The library gives addresses; here they become views of the tensors that hold them, so that PyTorch keeps these alive
 while a transfer is on its way, also after a failure. Small copies, and fills, are left to the driver.
@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from froghopper import _c
 from froghopper import _c_parallel as c
 from froghopper import _torch_cp_group as groups
 from froghopper._errors import Internal, LaunchFailed
@@ -24,21 +23,17 @@ POINTER, WORDS, NUMBER = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64
 FAILED = 1  # what a function returns that has failed; the exception itself is kept
 # Bytes up to which the driver copies: it takes 8 us of the host and PyTorch 16, but twice the time of a GPU for more.
 DRIVER_COPIES = 8 << 20
-HALVES = {_c.Dtype.F16: torch.float16, _c.Dtype.BF16: torch.bfloat16}
 
 exchange_type = ctypes.CFUNCTYPE(ctypes.c_int, POINTER, POINTER, NUMBER, POINTER, NUMBER, POINTER,
                                  ctypes.POINTER(POINTER))
 wait_type = ctypes.CFUNCTYPE(ctypes.c_int, POINTER, POINTER, POINTER)
 agree_type = ctypes.CFUNCTYPE(ctypes.c_int, POINTER, WORDS, ctypes.POINTER(WORDS))
 copy_type = ctypes.CFUNCTYPE(ctypes.c_int, POINTER, POINTER, WORDS, POINTER, WORDS, WORDS, WORDS, POINTER)
-add_type = ctypes.CFUNCTYPE(ctypes.c_int, POINTER, POINTER, POINTER, WORDS, POINTER)
-convert_type = ctypes.CFUNCTYPE(ctypes.c_int, POINTER, POINTER, ctypes.c_int, POINTER, WORDS, POINTER)
-spread_type = ctypes.CFUNCTYPE(ctypes.c_int, POINTER, POINTER, POINTER, WORDS, WORDS, POINTER)
 
 
 @functools.lru_cache(maxsize=None)
 def driver_memory() -> c.CpMemory:
-    """The library's own fill and copy."""
+    """The library's own functions."""
     found = c.CpMemory(size=ctypes.sizeof(c.CpMemory))
     check_status(calls().fh_cp_cuda_memory(ctypes.byref(found)))
     return found
@@ -66,11 +61,11 @@ class Functions:
                              agree=self.called(agree_type, self.agree))
 
     def memory(self) -> c.CpMemory:
-        """For GPUs. All of it is done in the current stream, which is that of the run."""
+        """For GPUs: the library's functions, but for large copies, which PyTorch's kernels make in half the time. They
+        are made in the current stream, which is that of the run."""
         driver = driver_memory()
         return c.CpMemory(size=ctypes.sizeof(c.CpMemory), fill=driver.fill, copy=self.called(copy_type, self.copy),
-                          add=self.called(add_type, self.add), convert=self.called(convert_type, self.convert),
-                          spread=self.called(spread_type, self.spread))
+                          add=driver.add, convert=driver.convert, spread=driver.spread)
 
     def called(self, kind: Any, function: Callable[..., None]) -> int | None:
         """The address of a function for C that calls this one."""
@@ -109,8 +104,6 @@ class Functions:
             if 0 <= begin <= x.numel() - count: return x[begin:begin + count]
         raise Internal(f"{count} bytes at {address} are in no tensor of the call. Report it.")
 
-    def floats(self, address: int, count: int) -> Tensor: return self.view(address, 4 * count).view(torch.float32)
-
     def copy(self, to: int, to_pitch: int, source: int, from_pitch: int, size: int, rows: int, stream: int) -> None:
         if size * rows <= DRIVER_COPIES:
             code = driver_copy()(None, to, to_pitch, source, from_pitch, size, rows, stream)
@@ -119,13 +112,3 @@ class Functions:
         ends = [self.view(at, pitch * (rows - 1) + size).as_strided((rows, size), (pitch, 1))
                 for at, pitch in ((to, to_pitch), (source, from_pitch))]
         ends[0].copy_(ends[1])
-
-    def add(self, into: int, source: int, count: int, stream: int) -> None:
-        self.floats(into, count).add_(self.floats(source, count))
-
-    def convert(self, to: int, dtype: int, source: int, count: int, stream: int) -> None:
-        self.view(to, 2 * count).view(HALVES[_c.Dtype(dtype)]).copy_(self.floats(source, count))
-
-    def spread(self, to: int, source: int, rows: int, columns: int, stream: int) -> None:
-        self.floats(to, rows * columns).view(rows, columns).copy_(self.floats(source, rows)[:, None])
-

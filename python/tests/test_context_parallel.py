@@ -21,7 +21,6 @@ from context_parallel_ranks import CASES, CHUNKED, CHUNKS, GRIDS, RUNS, SCHEMES,
 from plain import Options, Sequence, backward, excess, forward
 
 import froghopper
-from froghopper import _c
 from froghopper import _c_parallel as c
 from froghopper import _library, _parallel
 from froghopper import _torch_cp_documents as documents
@@ -317,26 +316,16 @@ def test_no_rows_of_other_ranks_are_kept(found):
     for numbers, own in found("kept", 2): assert numbers == own
 
 
-def test_what_is_done_to_memory_of_a_gpu(monkeypatch):
-    """The functions of Python that C calls there, on host memory, where no driver is."""
+def test_large_copies_in_memory_of_a_gpu(monkeypatch):
+    """The function of Python that C calls there, on host memory, where no driver is."""
     monkeypatch.setattr(transport, "driver_memory", c.CpMemory)
     monkeypatch.setattr(transport, "DRIVER_COPIES", 0)
     x, y = torch.arange(24.0), torch.arange(24.0) + 0.001
-    halves, far = torch.zeros(24, dtype=torch.bfloat16), torch.zeros(3, 8)
-    functions = transport.Functions(None, [x, y, halves, far, torch.zeros(0)])
-    memory = functions.memory()
-
-    def call(name, kind, *arguments):
-        assert kind(getattr(memory, name))(None, *arguments, None) == 0, functions.error
-    call("add", transport.add_type, x.data_ptr() + 8, y.data_ptr(), 4)
-    assert torch.equal(x, torch.cat([torch.tensor([0.0, 1.0]), torch.arange(2.0, 6) + y[:4], torch.arange(6.0, 24)]))
-    call("convert", transport.convert_type, halves.data_ptr(), _c.Dtype.BF16, y.data_ptr(), 24)
-    assert torch.equal(halves, y.bfloat16())
-    call("spread", transport.spread_type, far.data_ptr(), y.data_ptr(), 3, 8)
-    assert torch.equal(far, y[:3, None].expand(3, 8))
-    call("copy", transport.copy_type, x.data_ptr(), 16, y.data_ptr() + 4, 32, 8, 3)
+    functions = transport.Functions(None, [x, y, torch.zeros(0)])
+    copy = transport.copy_type(functions.memory().copy)
+    assert copy(None, x.data_ptr(), 16, y.data_ptr() + 4, 32, 8, 3, None) == 0, functions.error
     assert torch.equal(x.view(-1, 4)[:3, :2], y[1:].unfold(0, 2, 8)[:3])
-    assert transport.add_type(memory.add)(None, x.data_ptr(), y.data_ptr() + 80, 8, None) == transport.FAILED
+    assert copy(None, x.data_ptr(), 32, y.data_ptr() + 80, 32, 32, 1, None) == transport.FAILED
     assert "32 bytes at" in str(functions.error)
 
 
