@@ -279,7 +279,9 @@ TEST(ContextParallelFaults, what_cannot_be_run_is_said) {
       {[](Given& g) { g.tensors.grad_o = g.tensors.q; }, "tensors.grad_o is given, but"},
       {[](Given& g) { g.tensors.sink = g.tensors.lse; }, "tensors.sink is given, but"},
       {[](Given& g) { g.tensors.o = nullptr; }, "tensors.o is NULL"},
-      {[](Given& g) { g.tensors.size = 8; }, "tensors.size is 8"},
+      {[](Given& g) { g.tensors.size = 8; }, "fh_cp_tensors.size is 8; it must hold sizeof(fh_cp_tensors)"},
+      {[](Given& g) { g.tensors.size = 9999; }, "fh_cp_tensors.size is 9999"},
+      {[](Given& g) { g.transport.size = static_cast<size_t>(-1); }, "fh_cp_transport.size is 18446744073709551615"},
   };
   for (const auto& [spoil, words] : wrong) {
     test::Ranks ranks(4);

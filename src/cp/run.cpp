@@ -7,6 +7,7 @@
 #include <new>
 
 #include "src/base/counted.hpp"
+#include "src/base/sized.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/addresses.hpp"
 #include "src/cp/digest.hpp"
@@ -22,11 +23,14 @@ class Run {
  public:
   Run(const fh_cp_plan& plan, const fh_cp_transport* transport, const fh_cp_memory* memory,
       const fh_cp_tensors& tensors, void* workspace, uint64_t workspace_bytes, void* stream)
-      : plan_(plan), t_(tensors), workspace_(workspace), workspace_bytes_(workspace_bytes), stream_(stream) {
-    memory_ = plan.on_gpu ? fh_cp_memory_init() : host_memory();
-    if (plan.on_gpu && memory != nullptr) std::memcpy(&memory_, memory, std::min(memory->size, sizeof memory_));
-    transport_ = fh_cp_transport_init();
-    if (transport != nullptr) std::memcpy(&transport_, transport, std::min(transport->size, sizeof transport_));
+      : plan_(plan), workspace_(workspace), workspace_bytes_(workspace_bytes), stream_(stream) {
+    if (transport != nullptr)
+      read(*transport, transport_, offsetof(fh_cp_transport, wait) + sizeof transport->wait, "fh_cp_transport");
+    read(tensors, t_, offsetof(fh_cp_tensors, grad_sink) + sizeof tensors.grad_sink, "fh_cp_tensors");
+    if (!plan.on_gpu)
+      memory_ = host_memory();
+    else if (memory != nullptr)
+      read(*memory, memory_, sizeof memory->size, "fh_cp_memory");
     if (refused_transport().empty()) usable_ = plan.job.ranks > 1;
   }
 
@@ -36,6 +40,16 @@ class Run {
   }
 
  private:
+  // A struct of the caller, whose size may be that of another version.
+  template <class T>
+  void read(const T& user, T& own, size_t smallest, const char* name) {
+    Result<T> whole = whole_struct(&user, own, smallest, FH_INVALID_TENSOR, name);
+    if (whole)
+      own = *whole;
+    else if (no_struct_.empty())
+      no_struct_ = whole.failure().text;
+  }
+
   std::string refused_transport() const;
   std::string refused_tensors() const;
   std::string refused_memory() const;
@@ -47,9 +61,6 @@ class Run {
   Result<void> transport_failed(const char* name, int code) const;
   Result<void> memory_failed(const char* name, int code, bool is_own_kernel = false) const;
   void bind();
-  const int32_t* tables() const {
-    return t_.size >= offsetof(fh_cp_tensors, tables) + sizeof t_.tables ? t_.tables : nullptr;
-  }
 
   char* at(Place place) const {
     char* const base = bases_[static_cast<size_t>(place.buffer)];
@@ -69,12 +80,13 @@ class Run {
   Result<void> exchange(const std::vector<fh_cp_transfer>& sends, const std::vector<fh_cp_transfer>& recvs);
 
   const fh_cp_plan& plan_;
-  const fh_cp_tensors& t_;
+  fh_cp_tensors t_ = fh_cp_tensors_init();
   void* workspace_;
   uint64_t workspace_bytes_;
   void* stream_;
-  fh_cp_memory memory_;
-  fh_cp_transport transport_;
+  fh_cp_memory memory_ = fh_cp_memory_init();
+  fh_cp_transport transport_ = fh_cp_transport_init();
+  std::string no_struct_;          // what is wrong with one of these three
   std::vector<uint64_t> digests_;  // of all ranks; the transport may touch them until cancel returns
   bool usable_ = false, started_ = false;
   std::array<char*, buffer_count> bases_{};
@@ -83,7 +95,8 @@ class Run {
 };
 
 Result<void> Run::all() {
-  std::string no = refused_transport();
+  std::string no = no_struct_;
+  if (no.empty()) no = refused_transport();
   if (no.empty()) no = refused_tensors();
   if (no.empty()) no = refused_memory();
   if (no.empty()) no = refused_addresses(plan_, t_, workspace_);
@@ -104,8 +117,8 @@ Result<void> Run::all() {
 }
 
 bool Run::compares() const {
-  const uint64_t call = t_.size >= offsetof(fh_cp_tensors, q) ? t_.call : 0;
-  return plan_.job.check_interval > 0 && call % static_cast<uint64_t>(plan_.job.check_interval) == 0;
+  return plan_.job.check_interval > 0 &&
+         static_cast<uint64_t>(t_.call) % static_cast<uint64_t>(plan_.job.check_interval) == 0;
 }
 
 bool Run::can_agree() const { return transport_.agree != nullptr || !(plan_.on_gpu || plan_.job.peer_copies); }
@@ -151,8 +164,6 @@ std::string Run::refused_tensors() const {
   const Scales scales = scales_of(t_);
   const bool backward = plan_.job.backward(), packed = !plan_.steps.tables.empty(),
              scaled = plan_.job.kv_has_8_bits(), rows = rows_of(ranges_of(plan_.job, plan_.rank)) > 0 && p.batch > 0;
-  if (t_.size < offsetof(fh_cp_tensors, grad_sink) + sizeof t_.grad_sink)
-    return text("tensors.size is {}; start from fh_cp_tensors_init().", t_.size);
   const struct {
     const char* name;
     const void* data;
@@ -170,7 +181,7 @@ std::string Run::refused_tensors() const {
                {"grad_k", t_.grad_k, rows && backward, backward},
                {"grad_v", t_.grad_v, rows && backward, backward},
                {"grad_sink", t_.grad_sink, p.sink && backward, p.sink && backward},
-               {"tables", tables(), plan_.on_gpu && packed, packed},
+               {"tables", t_.tables, plan_.on_gpu && packed, packed},
                {"scale_k", scales.k, scaled, scaled},
                {"scale_v", scales.v, scaled, scaled}};
   for (const auto& row : table) {
@@ -270,7 +281,7 @@ void Run::bind() {
   set(Buffer::grad_sink, t_.grad_sink);
   const Scales scales = scales_of(t_);
   set(Buffer::scale_k, scales.k), set(Buffer::scale_v, scales.v);
-  set(Buffer::tables, plan_.on_gpu ? tables() : plan_.steps.tables.data());
+  set(Buffer::tables, plan_.on_gpu ? t_.tables : plan_.steps.tables.data());
 }
 
 std::vector<fh_cp_transfer> Run::transfers(const std::vector<Transfer>& list) const {

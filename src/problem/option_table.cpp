@@ -43,7 +43,7 @@ constexpr std::array others{
            .word = "kv=",
            .shown = [](const Problem& p) { return p.dtype_kv != p.dtype; },
            .usual = "dtype",
-           .range = "FH_USUAL; FH_E4M3 or FH_E5M2 with q in f16 or bf16",
+           .range = "FH_USUAL; FH_E4M3 or FH_E5M2: forward with q in f16 or bf16, quantise and append with any",
            .python = {.quantise = "dtype"},
            .sentence = "the type of k and v; of a quantise or append problem that of what is written"},
     Option{
