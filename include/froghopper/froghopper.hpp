@@ -249,6 +249,7 @@ struct Tensors {
   Tensor gate{}, grad_gate{};  // of a problem with gate; a backward problem's
   std::int64_t lse_stride_batch = 0, lse_stride_seq = 0,
                lse_stride_head = 0;  // all 0: [batch, heads_q, seq_q], dense
+  Tensor o_sum{};                    // of a forward problem with phase
 };
 static_assert(sizeof(Tensors) == sizeof(fh_tensors), "a field of fh_tensors is missing in Tensors");
 
