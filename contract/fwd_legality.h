@@ -41,9 +41,10 @@ constexpr const char* why_invalid(FwdVariant v) {
       (!fwd_dequantises_on_load(v) || is_8_bit(v.dtype) || v.kv.smooth || v.tiles.kv > scale_block / 2))
     return "rows of 8-bit k and v have scales with 16-bit q, without smooth, and with tiles of up to 64 keys";
   const bool plain = !v.pack_gqa && !fwd_splits(v) && !v.batch_invariant && !v.score_mods.softcap &&
-                     !v.score_mods.alibi && !v.merges_lse && !v.kv.smooth;
+                     !v.score_mods.alibi && !v.kv.smooth;
   if (v.kv.dequantised && (v.kv.dtype == v.dtype || v.max_logit || !plain))
     return "an earlier launch dequantises 8-bit k and v for plain tiles of 16-bit q";
+  if (v.kv.blocks && v.merges_lse) return "weights that are merged have no scales of v in them";
   if (v.kv.blocks && (!v.kv.dequantised || v.dtype != Dtype::bf16 || !in_scale_block(v.tiles.kv)))
     return "weights times scales of v are only in the range of bf16, and 32, 64 or 128 keys of a tile share a scale";
   if (v.kv.layout != KvLayout::contiguous && (!v.ragged || v.kv.dequantised))

@@ -26,7 +26,8 @@ _Static_assert(offsetof(fh_tensors, lse) == 136, "layout of fh_tensors");
 _Static_assert(offsetof(fh_tensors, sink) == 176, "layout of fh_tensors");
 _Static_assert(offsetof(fh_tensors, grad_lse) == 312, "layout of fh_tensors");
 _Static_assert(offsetof(fh_tensors, scale_q) == 328, "layout of fh_tensors");
-_Static_assert(offsetof(fh_tensors, lse_stride_batch) + 24 == sizeof(fh_tensors), "layout of fh_tensors");
+_Static_assert(offsetof(fh_tensors, o_sum) == offsetof(fh_tensors, lse_stride_batch) + 24, "layout of fh_tensors");
+_Static_assert(offsetof(fh_tensors, o_sum) + 32 == sizeof(fh_tensors), "layout of fh_tensors");
 _Static_assert(FH_E4M3 == 4 && FH_E5M2 == 5 && FH_USUAL == 0, "numbers of the types");
 _Static_assert(FH_INTERNAL == 7 && FH_BACKWARD == 2 && FH_F32 == 3 && FH_TOP_LEFT == 1, "numbers of the enums");
 

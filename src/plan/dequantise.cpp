@@ -32,7 +32,8 @@ std::optional<FwdVariant> dequantised_variant(const Problem& p, const FwdVariant
   FwdVariant v = otherwise;
   v.split_kv = SplitKv::none, v.kv.dequantised = true;
   v.kv.blocks = p.scale_rows > 0 || p.scale_v_columns;
-  if (p.dtype_o != p.dtype || p.rows_kv() == 0 || p.rows_q() == 0 || p.paged()) return {};
+  const bool rounds = p.dtype_o == p.dtype || p.accumulate;  // else o is f32, or of the other 16-bit type
+  if (!rounds || p.rows_kv() == 0 || p.rows_q() == 0 || p.paged()) return {};
   if (fwd_block_scales(v) && block_scales(p) > items_max) return {};
   Problem wide = p;
   wide.dtype_kv = p.dtype;
