@@ -74,9 +74,9 @@ struct BwdParams {
   int same_traversal;
   int pairs_light_first;  // deterministic only: pairs whose kv tiles add to grad_q from the last to the first one
   MaskParams mask;
-  float scale;       // of grad_k; of grad_q it is the next kernel's
-  float scale_log2;  // softmax scale x log2(e); with softcap: softcap x log2(e)
-  float cap_scale;   // softcap only, as the forward's
+  float scale;             // of grad_k; of grad_q it is the next kernel's
+  float scale_log2;        // softmax scale x log2(e); with softcap: softcap x log2(e)
+  float cap_scale;         // softcap only, as the forward's
   unsigned int large_tag;  // what DeltaParams::tag was
   int zero;  // 0 at run time, which the compiler cannot know: bwd::Consumer::opaque_tile, device/bwd/consumer.cuh
   RaggedParams ragged;

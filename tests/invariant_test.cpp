@@ -239,7 +239,8 @@ TEST(Invariant, ManyPartsOfManyRowsAreNotPacked) {
 TEST(Kernel, OfABatchInvariantVariantIsRefusedWhereItsResultWouldBeWrong) {
   EXPECT_TRUE(kernel_named("fwd.bf16.d128.q128.kv64.s4.causal.invariant"));
   for (const auto& [name, why] :
-       {std::pair{"fwd.bf16.e4m3.d128.q128.kv64.s4.causal.invariant", "8-bit q, k and v have no batch-invariant kernel"},
+       {std::pair{"fwd.bf16.e4m3.d128.q128.kv64.s4.causal.invariant",
+                  "8-bit q, k and v have no batch-invariant kernel"},
         {"fwd.e4m3.d128.q128.kv64.s4.causal.invariant", "8-bit q, k and v have no batch-invariant kernel"},
         {"fwd.bf16.d128.q128.kv128.s2.causal.invariant", "batch-invariant kernels have tiles of 64 keys"}}) {
     const auto named = kernel_named(name);

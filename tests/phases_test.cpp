@@ -313,6 +313,41 @@ TEST(PhasesOf, AProblemAreOnItsLine) {
       << wrong.failure().text;
 }
 
+TEST(PhasesOf, AContradictionIsSaid) {
+  const struct {
+    void (*spoil)(fh_problem&);
+    const char* text;
+    fh_status status = FH_INVALID_PROBLEM;
+  } wrong[] = {
+      {[](fh_problem& p) { p.phase = static_cast<fh_phase>(7); },
+       "phase is 7, which names no call of several. Use FH_PHASE_FIRST, FH_PHASE_MIDDLE, FH_PHASE_LAST or "
+       "FH_PHASE_ONLY, "
+       "or FH_PHASE_NONE where there is one call."},
+      {[](fh_problem& p) { p.phase = FH_PHASE_FIRST, p.accumulate = 1; },
+       "accumulate is 1 and phase is set; o is merged in o or in o_sum. Set accumulate to 0 for o_sum, or phase to "
+       "FH_PHASE_NONE."},
+      {[](fh_problem& p) { p.phase = FH_PHASE_LAST, p.op = FH_BACKWARD; },
+       "phase is set and accumulate is 0; in the calls of a backward pass grad_k and grad_v are added to f32 "
+       "tensors. "
+       "Set "
+       "accumulate to 1, and begin with zeros in them."},
+      {[](fh_problem& p) { p.phase = FH_PHASE_LAST, p.gate = 1; },
+       "phase is set and gate is 1; gates are applied in one call. Set gate to 0, and multiply o by the sigmoid "
+       "after "
+       "the "
+       "last call.",
+       FH_UNSUPPORTED},
+  };
+  for (const auto& [spoil, text, status] : wrong) {
+    fh_problem p = fh_problem_init();
+    ASSERT_EQ(fh_problem_parse("fwd bf16 b1 hq2 hkv2 sq100 skv300 d64", &p), FH_OK) << fh_last_error();
+    spoil(p);
+    fh_plan* plan = nullptr;
+    EXPECT_EQ(fh_plan_create(&p, "cpu", &plan), status);
+    EXPECT_NE(std::string(fh_last_error()).find(text), std::string::npos) << fh_last_error();
+  }
+}
+
 TEST(PhasesOf, DeterministicGradientsAreRefusedOnAGpu) {
   for (const auto& [line, status] :
        {std::pair{"bwd bf16 b1 hq2 hkv2 sq100 skv300 d64 det acc phase=first", FH_UNSUPPORTED},

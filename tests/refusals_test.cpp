@@ -275,22 +275,6 @@ const BadProblem bad_problems[] = {
      "again. Set gate to 0, and multiply o by the sigmoid after the last call, grad_o before the first one."},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.gate = 1; },
      "gate is set and op is FH_QUANTISE; it belongs to the attention of what is quantised. Set gate to 0 here."},
-    {[](fh_problem& p) { p.phase = static_cast<fh_phase>(7); },
-     "phase is 7, which names no call of several. Use FH_PHASE_FIRST, FH_PHASE_MIDDLE, FH_PHASE_LAST or "
-     "FH_PHASE_ONLY, "
-     "or FH_PHASE_NONE where there is one call."},
-    {[](fh_problem& p) { p.phase = FH_PHASE_FIRST, p.accumulate = 1; },
-     "accumulate is 1 and phase is set; o is merged in o or in o_sum. Set accumulate to 0 for o_sum, or phase to "
-     "FH_PHASE_NONE."},
-    {[](fh_problem& p) { p.phase = FH_PHASE_LAST, p.op = FH_BACKWARD; },
-     "phase is set and accumulate is 0; in the calls of a backward pass grad_k and grad_v are added to f32 tensors. "
-     "Set "
-     "accumulate to 1, and begin with zeros in them."},
-    {[](fh_problem& p) { p.phase = FH_PHASE_LAST, p.gate = 1; },
-     "phase is set and gate is 1; gates are applied in one call. Set gate to 0, and multiply o by the sigmoid after "
-     "the "
-     "last call.",
-     FH_UNSUPPORTED},
     // A contradiction comes first.
     {[](fh_problem& p) { p.dim_qk = 81, p.softcap = -1; },
      "softcap must be positive and finite, or 0 for none, but is -1. Use 0 or a positive number."},

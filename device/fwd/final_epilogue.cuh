@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // device/fwd: the epilogue of an M tile of which all keys are in: O and lse to global memory, O in its own type, or
-// merged with the O and lse of other keys in fp32 (merges_lse, sum_of_o.cuh). How O gets there: fwd_o_store, contract/fwd_smem.h.
+// merged with the O and lse of other keys in fp32 (merges_lse, sum_of_o.cuh). How O gets there: fwd_o_store,
+// contract/fwd_smem.h.
 #pragma once
 #include "contract/fwd_params.h"
 #include "contract/fwd_smem.h"

@@ -57,7 +57,8 @@ struct SumOfO {
         const int col = tile::thread_col() + tile::col_of(i + 4 * fragment);
         held_top[fragment] = held_bottom[fragment] = {0.f, 0.f};
         if (reads_top && col < columns) held_top[fragment] = reinterpret_cast<const float2*>(sum.top)[col / 2];
-        if (reads_bottom && col < columns) held_bottom[fragment] = reinterpret_cast<const float2*>(sum.bottom)[col / 2];
+        if (reads_bottom && col < columns)
+          held_bottom[fragment] = reinterpret_cast<const float2*>(sum.bottom)[col / 2];
       }
 #pragma unroll
       for (int fragment = 0; fragment < fragments; ++fragment) {

@@ -17,7 +17,7 @@
  *       undefined: FH_INTERRUPTED, and FH_LAUNCH_FAILED of a plan with several launches (gradients on a GPU).
  *   (3) A struct starts with its own size, which fh_problem_init() and fh_tensors_init() set. New versions only append
  *       fields, without gaps. Zero means "as before": a type of 0 is the type of q, a tensor of NULL is absent, a flag
- *       of 0 is off. Compile with the header of the library that you run, or with an older one.
+ *       of 0 is off. Compile with the header of the library that you run, or with an older one: docs/12-using.md.
  *   (4) The library never prints, never exits, never allocates device memory and never synchronises a stream.
  *   (5) A plan is immutable. Any number of threads may run it at the same time, each with its own workspace.
  *   (6) A forward problem writes every row of o and lse that the shapes name, and nothing else. A row that attends to
@@ -43,7 +43,6 @@
  *  (12) An append problem (FH_APPEND) reads new rows of q, k and v, and writes q_out and rows of cache_k and cache_v:
  *       docs/13-serving.md. You may leave out each of q, k and v with its output; q_out may be q. No two rows may go
  *       to the same row of the cache. Padding rows and rows without a slot are not written, nor is other memory.
- *  (13) docs/12-using.md, "Versions", says what stays the same from version to version.
  */
 #ifndef FROGHOPPER_FROGHOPPER_H_
 #define FROGHOPPER_FROGHOPPER_H_
@@ -106,14 +105,8 @@ typedef enum fh_align {
 
 #define FH_ALL INT64_C(-1) /* a window without a bound on that side */
 
-/* Which call of several this is, where the same queries attend to other keys in each, as in a ring of GPUs. */
-typedef enum fh_phase {
-  FH_PHASE_NONE = 0, /* one call has all keys, or calls add to tensors of the caller (accumulate) */
-  FH_PHASE_FIRST = 1,
-  FH_PHASE_MIDDLE = 2,
-  FH_PHASE_LAST = 3,
-  FH_PHASE_ONLY = 4 /* first and last */
-} fh_phase;
+/* Which call this is of several in which the same queries attend to other keys. NONE: of one. ONLY: first and last. */
+typedef enum fh_phase { FH_PHASE_NONE, FH_PHASE_FIRST, FH_PHASE_MIDDLE, FH_PHASE_LAST, FH_PHASE_ONLY } fh_phase;
 
 /* Start from fh_problem_init(), not from zeros: a window of 0 keys is a window, FH_ALL is none. With zeros in both
  * windows each query attends to the one key on its diagonal. */
@@ -157,8 +150,7 @@ typedef struct fh_problem {
 
   /* 8-bit types. The value of an element is the stored value times its scale (tensors.scale_q, scale_k, scale_v). */
   fh_dtype dtype_kv; /* of k and v; FH_USUAL: dtype. Forward: they may be 8-bit with q in f16 or bf16 */
-  /* Of o. FH_USUAL: dtype, or bf16 if dtype is 8-bit. With 8-bit k and v: f16, bf16 or f32. Forward with accumulate:
-   * f32. Otherwise only dtype. */
+  /* Of o. FH_USUAL: dtype, bf16 if dtype is 8-bit, f32 forward with accumulate. With 8-bit k and v: any but 8-bit. */
   fh_dtype dtype_o;
   int64_t scale_rows;      /* rows of a sequence that share a scale, from its first row on: 128; 0: all of them */
   int32_t scale_v_columns; /* nonzero: v has one scale for each column instead, over all rows of a sequence */
@@ -169,8 +161,7 @@ typedef struct fh_problem {
   int32_t invariant;
 
   /* Quantise only. dtype is the type of q, k and v, which are read, and dtype_kv the 8-bit type that is written. */
-  /* Nonzero: q and k are first multiplied by a Hadamard matrix with random signs. It keeps q k^T and spreads
-   * outliers. */
+  /* Nonzero: q and k are first multiplied by a Hadamard matrix with random signs, which keeps q k^T. */
   int32_t rotate;
   uint32_t rotate_seed; /* of the signs; q and k of one attention need the same seed */
 
@@ -213,14 +204,12 @@ typedef struct fh_problem {
   fh_dtype dtype_norm;   /* of norm_q and norm_k, likewise */
 
   /* More of what is computed. */
-  /* Nonzero: o is multiplied by 1 / (1 + exp(-tensors.gate)), element by element, before it is rounded. lse and
-   * max_logit are those without a gate. Not with accumulate: several calls share o, and have no gate of their own. */
+  /* Nonzero: o is multiplied by 1 / (1 + exp(-tensors.gate)), element by element, before it is rounded; lse and
+   * max_logit are not. Not with accumulate: several calls share o, and have no gate of their own. */
   int32_t gate;
-  /* Forward: o is f32 in tensors.o_sum and merged there with lse; the last call writes o in dtype_o. Backward, with
-   * accumulate, which adds grad_k and grad_v in f32: the first call computes what rows of q need, all of them add to
-   * grad_q in the workspace, and the last one writes grad_q in dtype, and grad_sink. The calls are made one after the
-   * other. They have the same queries, o, grad_o and lse, and the same problem but for keys, mask and phase; of the
-   * backward pass also the same workspace, which nothing else may change between them. Not with gate. */
+  /* Forward: o is merged in f32 in tensors.o_sum, and the last call rounds it to o. Backward, with accumulate: grad_q
+   * is summed in the workspace, and the last call writes it in dtype, and grad_sink. The problems differ only in keys,
+   * mask and phase; backward calls have one workspace, which is theirs until the last. docs/12-using.md. No gate. */
   fh_phase phase;
 } fh_problem;
 
@@ -278,9 +267,8 @@ typedef struct fh_tensors {
   float* grad_sink;                 /* sink: [heads_q]. Written; accumulate: added to. */
 
   /* 8-bit types only, else NULL: f32 scales from 2^-126 to 2^126, which the CPU checks and a GPU plan cannot. Read;
-   * quantise: written. `batch` counts sequences and stride_batch is used, also with varlen. There are ceil(seq /
-   * scale_rows) blocks, or 1 if scale_rows is 0; stride_seq is their stride. A stride of 0 shares a scale. Unused
-   * blocks are not read. */
+   * quantise: written. `batch` counts sequences and stride_batch is used, also with varlen. stride_seq is that of the
+   * ceil(seq / scale_rows) blocks, 1 if scale_rows is 0. A stride of 0 shares a scale. Unused blocks are not read. */
   fh_tensor scale_q; /* [batch, blocks of seq_q, heads_q, 1] */
   /* [batch, blocks of seq_kv, heads_kv, 1]; scale_tokens: one for each row of k, [batch, seq_kv, heads_kv, 1], varlen
    * [total_kv, ...], page_size: [pages, page_size, heads_kv, 1]. Of rows that are not used none is read. */
@@ -299,9 +287,8 @@ typedef struct fh_tensors {
    * 1.2e27 counts as 1.2e27. Read; slopes have no gradients. */
   fh_tensor alibi_slopes;
 
-  /* max_logit only, else NULL: [batch, heads_q], dense; batch counts sequences, also with varlen. The largest score
-   * of the rows and the keys that they attend to, after scale, softcap and alibi, in natural units; the sink and NaN do
-   * not count. -inf if no row attends to a key. Written; accumulate: merged. */
+  /* max_logit only, else NULL: [batch, heads_q], dense, also with varlen. The largest score after scale, softcap and
+   * alibi, in natural units, without sink and NaN; -inf if no row attends to a key. Written; accumulate: merged. */
   float* max_logit;
 
   /* page_size only, else NULL: int32 [batch, ceil(seq_kv / page_size)], pages of the pool from 0 to pages - 1; strides
@@ -311,9 +298,8 @@ typedef struct fh_tensors {
 
   /* Append only, else NULL. k and v have as many rows as q, [batch, seq_q, heads_kv, dim]. scale_k and scale_v are [1,
    * 1, heads_kv, 1]; with scale_tokens they are written and have the rows of the cache, [batch or pages, rows,
-   * heads_kv, 1]. The cache stores a value divided by its scale. */
-  /* [batch, seq_kv, heads_kv, dim_qk]; page_size: [pages, page_size, heads_kv, dim_qk]. The strides say in which order
-   * batch, seq and heads lie. The new rows are written. */
+   * heads_kv, 1]. The cache stores a value divided by its scale. cache_k is [batch, seq_kv, heads_kv, dim_qk];
+   * page_size: [pages, page_size, heads_kv, dim_qk]; its strides say how that lies. The new rows are written. */
   fh_tensor cache_k;
   fh_tensor cache_v; /* as cache_k, with dim_v */
   fh_tensor q_out;   /* shape of q; or q itself, with its strides. Written. */
@@ -331,13 +317,12 @@ typedef struct fh_tensors {
   fh_tensor gate;
   fh_tensor grad_gate; /* backward with gate: shape and type of o. Written. */
 
-  /* Elements from one number of lse to the next along batch (ignored with varlen), seq and heads; all 0: dense, as
-   * above. So lse may be [batch, seq_q, heads_q], varlen [total_q, heads_q]: seq_q * heads_q, heads_q and 1. grad_lse
-   * is dense. */
+  /* Elements between numbers of lse along batch (ignored with varlen), seq and heads; all 0: dense, as above. For
+   * [batch, seq_q, heads_q], varlen [total_q, heads_q]: seq_q * heads_q, heads_q and 1. grad_lse is dense. */
   int64_t lse_stride_batch, lse_stride_seq, lse_stride_head;
 
-  /* Forward with phase: f32, shape of o. The first call writes it, those in the middle merge with it, and the last one
-   * reads it, and may leave anything in it. NULL in a call that is the only one, and without phase. */
+  /* Forward with phase, but for FH_PHASE_ONLY; else NULL: f32, shape of o. Written by the first call, then merged; what
+   * is in it after the last call is undefined. */
   fh_tensor o_sum;
 } fh_tensors;
 
@@ -349,30 +334,28 @@ static inline fh_tensors fh_tensors_init(void) {
 }
 
 /* target: where the problem runs.
- *   NULL or "auto"   the current Hopper GPU if there is one and it computes this problem, else the CPU. fh_plan_on_gpu
- *                    tells which, fh_explain why. In fh_attention the tensors decide: the GPU that holds them, or the
- *                    CPU if they are in host memory
+ *   NULL or "auto"   the current Hopper GPU if there is one and it computes this problem, else the CPU. fh_explain says
+ *                    why. In fh_attention the tensors decide: the GPU that holds them, or the CPU
  *   "hopper"         the current Hopper GPU, that of the CUDA context of this thread, or GPU 0 if there is none; or a
  *                    refusal. "hopper:1" for GPU 1
  *   "cpu"            the CPU of this machine
  *   "h200", "h100"   a GPU that need not be in this machine: the plan can be read, not run. You can describe another:
  *                    "mine 64sm l2=40MiB clock=1500MHz memory=2000GB/s"
- * Hints (docs/4-planning.md) change how fast a GPU runs, never the result. "hopper tiles=128x64s3 section=16MiB
- * tail=30% deferred=8" takes tiles of 128 query rows and 64 keys in rings of 3 stages, and so on; packgqa=, parts= and
- * dequantised= choose PackGQA, split-KV and the dequantisation of 8-bit k and v in a launch of its own.
+ * Hints (docs/4-planning.md) change how fast a GPU runs, never the result: "hopper tiles=128x64s3 section=16MiB" takes
+ * tiles of 128 query rows and 64 keys in rings of 3 stages, and so on.
  * On failure *plan becomes NULL. */
 FH_API fh_status fh_plan_create(const fh_problem* problem, const char* target, fh_plan** plan);
 /* NULL: nothing happens. No thread may be in fh_plan_run with the plan; launches in flight and captured graphs do not
  * need it. */
 FH_API void fh_plan_destroy(fh_plan* plan);
-FH_API size_t fh_plan_workspace_bytes(const fh_plan* plan); /* what fh_plan_run needs; 0 on the CPU */
+FH_API size_t fh_plan_workspace_bytes(const fh_plan* plan); /* of fh_plan_run; on the CPU 0 but for phases backward */
 FH_API int fh_plan_on_gpu(const fh_plan* plan);             /* nonzero: tensors and workspace are GPU memory */
 FH_API const char* fh_plan_line(const fh_plan* plan);       /* the plan as one line of text; lives as long as it */
 
 /* workspace: 256-byte aligned, any content, on the GPU of the tensors; may be NULL if the plan needs 0 bytes.
- * stream: a CUstream or cudaStream_t; NULL is the legacy default stream. The CPU ignores workspace and stream, and the
- * call returns when the result is there. tensors: the struct is read during the call, the memory that it names until
- * the stream has done the run. */
+ * stream: a CUstream or cudaStream_t; NULL is the legacy default stream. The CPU ignores it, and the call returns when
+ * the result is there. tensors: the struct is read during the call, the memory that it names until the stream has done
+ * the run. */
 FH_API fh_status fh_plan_run(const fh_plan* plan, const fh_tensors* tensors, void* workspace, size_t workspace_bytes,
                              void* stream);
 
@@ -394,17 +377,16 @@ FH_API fh_status fh_problem_print(const fh_problem* problem, char* line, size_t 
  * newline follows the last one. They live until this thread calls fh_explain again. */
 FH_API const char* fh_explain(const fh_problem* problem, const char* target);
 
-/* Of this thread; valid until its next failing call; "" before the first. Read it in a statement after the call that
- * failed: where both are arguments of one printf, C may read the message before the call. */
+/* Of this thread; valid until the failure after its next one; "" before the first. */
 FH_API const char* fh_last_error(void);
 FH_API const char* fh_status_name(fh_status status); /* "FH_OK" */
 FH_API const char* fh_version(void);                 /* of the library, as "0.4.0" */
 
 /* Your function for fh_set_log. line has no end of line; user is the pointer that fh_set_log got. */
 typedef void (*fh_log_function)(const char* line, void* user);
-/* Calls your function with a line for each plan that is made, each kernel that is compiled, and so on; NULL turns the
- * log off. Any thread may call it, and several may at the same time. When fh_set_log returns, no function that was set
- * before runs or will be called. If your function itself calls fh_set_log, that call waits for no function. */
+/* Calls your function with a line for each plan that is made, each kernel that is compiled, and so on, from any thread,
+ * also several at once; NULL turns the log off. When fh_set_log returns, no function that was set before runs or will
+ * be called, unless your function itself called it. */
 FH_API void fh_set_log(fh_log_function function, void* user);
 
 /* For interpreters, whose SIGINT handler acts only after a call has returned. If wanted is nonzero and the process has

@@ -25,7 +25,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from froghopper._c import VERSION as __version__
-from froghopper._call import explain
+from froghopper._explain import explain
 from froghopper._errors import (CompileFailed, Error, Internal, InvalidProblem, InvalidTensor, InvalidType,
                                 LaunchFailed, LibraryNotFound, NoDevice, Unsupported)
 from froghopper._later import no_attribute

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, TypeVar
 from froghopper import _c
 from froghopper._axes import LAYOUT, PACKED_LAYOUT, SWAPPED, check_axes, check_pool, missing_dimensions, unlike
 from froghopper._axes import Shape as Shape
-from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, error_of
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, error_of
 from froghopper._library import Library, library
-from froghopper._values import ALIGNS, check_softcap, listed, text, type_of, way_to_dense, way_to_shape
+from froghopper._values import ALIGNS, check_softcap, listed, type_of, way_to_dense, way_to_shape
 from froghopper._values import Window as Window
 from froghopper._values import check_align as check_align
 from froghopper._values import check_scale as check_scale
@@ -35,7 +35,6 @@ T = TypeVar("T")
 
 DTYPES = {"float16": _c.Dtype.F16, "bfloat16": _c.Dtype.BF16, "float32": _c.Dtype.F32}
 DTYPES_8_BIT = {"float8_e4m3fn": _c.Dtype.E4M3, "float8_e5m2": _c.Dtype.E5M2}  # a scale goes with each number
-LINE = "fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128 causal"  # a problem, as explain takes one
 SCALE_ROWS = 128  # rows that share a scale where there is more than one for a sequence
 KEPT = 1024  # plans and calls; a table that is full is emptied, so that new lengths at every step do not add up
 
@@ -384,23 +383,3 @@ def element_strides(name: str, shape: Shape, strides: Sequence[int]) -> Strides:
                             f"{list(strides)} (elements). {way_to_dense(name)}.")
     if len(shape) == 3: return 0, strides[0], strides[1]
     return strides[0], strides[1], strides[2]
-
-
-def explain(problem: _c.Problem | str, target: str = "auto", *others: Any, **options: Any) -> str:
-    """Why a problem can or cannot be computed and how, in lines of text: backend, kernel, tiles, memory.
-
-    problem: a line such as "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal", or what describe gave. target: "auto",
-    "cpu", "hopper", "h200", ...; froghopper.h has all. A contradiction in the problem is told, not raised.
-    """
-    if others or options or hasattr(problem, "shape"):
-        also = f" and {', '.join(options)}" * bool(options)
-        raise InvalidType(f"explain takes a problem in one line and a target, but is given {type_of(problem)} first"
-                          f"{also}. Write the line, as in froghopper.explain(\"{LINE}\"). For tensors use "
-                          "froghopper.torch.explain or froghopper.jax.explain, which take what attention takes.")
-    target = text("target", target, "auto")
-    if not isinstance(problem, _c.Problem):
-        line = text("problem", problem, LINE)
-        try: problem = library().problem(line)
-        except Error as error: return f"problem      {line}\nnot computed {error}"
-    told = str(library().calls.fh_explain(ctypes.byref(problem), target.encode()).decode())
-    return told if told.startswith("problem ") else f"not computed {told}"  # a contradiction alone

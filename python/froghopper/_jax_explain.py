@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from froghopper._axes import OF_EXAMPLES, SWAPPED, note_of_axes
-from froghopper._call import explain as explain_problem
+from froghopper._explain import explain as explain_problem
 from froghopper._errors import InvalidType
 from froghopper._jax_problem import check_derivative, described, fits, kind_of
 from froghopper._library_words import in_python

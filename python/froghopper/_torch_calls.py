@@ -99,8 +99,8 @@ def forward(out: Tensor | None, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | 
             held_lse: Tensor | None = None, max_logit: Tensor | None = None,
             gate: Tensor | None = None, lse_by_row: bool = False, first: bool = False) -> tuple[Tensor, Tensor | None]:
     """(o, lse), lse None unless with_lse. with_grad: refuse also what has no gradients. held_lse: out and it are merged
-    with what they hold, or, where this is the first call, written in float32. max_logit: written, or merged. gate: o is multiplied by its sigmoid. lse_by_row: as attention
-    has it, not of held_lse."""
+    with what they hold, or, where this is the first call, written in float32. max_logit: written, or merged. gate: o is
+    multiplied by its sigmoid. lse_by_row: as attention has it, not of held_lse."""
     if cu_seqlens_q is not None:
         max_seqlen_q, max_seqlen_kv = longest(cu_seqlens_q, max_seqlen_q), longest(cu_seqlens_kv, max_seqlen_kv)
     options = (max_seqlen_q, max_seqlen_kv, causal, window_left, window_right, softcap, scale, top_left, deterministic,

@@ -9,7 +9,7 @@ from froghopper import _c
 from froghopper import _torch_calls as calls
 from froghopper import _torch_paged as pages
 from froghopper._axes import OF_EXAMPLES, note_of_axes
-from froghopper._call import explain as explain_problem
+from froghopper._explain import explain as explain_problem
 from froghopper._errors import InvalidType, Unsupported
 from froghopper._library_words import in_python
 from froghopper._torch_attention import attention
