@@ -227,14 +227,13 @@ def test_scales_are_told_of_in_words():
 
 
 @pytest.mark.parametrize("options, told", [
-    (dict(invariant=True, attention_chunk=4), "invariant must be False with accumulate, attention_chunk and alibi"),
     (dict(invariant=True), "invariant must be False where k and v have 8 bits, but is True"),
     (dict(), "q must be float16 or bfloat16 where scale_k and scale_v have a scale for each row, but has 8 bits")])
 def test_what_only_gpus_refuse_is_told_in_words(options, told):
     q, k = Q.bfloat16(), K.to(E4M3)
-    given = (q, K.bfloat16(), V.bfloat16()) if "attention_chunk" in options else (q, k, k)
+    given = (q, k, k)
     if not options: given, options = (q.to(E4M3), k, k), dict(scale_q=1, scale_k=ROWS, scale_v=ROWS)
-    elif given[1] is k: options = options | dict(scale_k=1, scale_v=1)
+    else: options = options | dict(scale_k=1, scale_v=1)
     found = explain(*given, **options, target="h200")
     assert f"on a GPU, {told}" in found and not re.search("dtype is|scale_tokens|is set", found)
     assert "float16 or bfloat16, but are float32" in explain(Q, K, V, target="h200")
