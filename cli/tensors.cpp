@@ -37,6 +37,8 @@ const std::array<Operation, 4> operations = {
        {"`page_size`", "page16 pages11 seqused"},
        {"", "sink alibi maxlogit gate"},
        {"`accumulate`", "acc maxlogit"},
+       {"`phase`", "phase=first"},
+       {"`phase`", "phase=last"},
        {"", "kv=e4m3 smooth"},
        {"", "", "fwd e4m3 o=bf16"},
        {"`scale_rows`", "kv=e4m3 scales128"},

@@ -35,6 +35,7 @@ fh_problem problem_for(const Option& option, fh_op op) {
   if (is(option, "total_q") || is(option, "total_kv")) p.varlen = 1;
   if (is(option, "rotate_seed")) p.rotate = 1;
   if (is(option, "pages")) p.page_size = 16;
+  if (is(option, "phase") && op == FH_BACKWARD) p.accumulate = 1;
   const bool of_rotation = is(option, "rotary_dim") || is(option, "rotary_rows") ||
                            is(option, "rotary_interleaved") || is(option, "dtype_rotary") || is(option, "positions");
   if (op == FH_APPEND && of_rotation) p.rotary_dim = 2, p.rotary_rows = 400;

@@ -60,7 +60,8 @@ TEST(table, says_shape_and_use_of_every_tensor) {
                                  {"norm_q", "1 1 1 64 bf16", Use::absent, Use::absent},
                                  {"norm_k", "1 1 1 64 bf16", Use::absent, Use::absent},
                                  {"gate", "1 250 8 128 fp16", Use::read, Use::read},
-                                 {"grad_gate", "1 250 8 128 fp16", Use::absent, Use::written}};
+                                 {"grad_gate", "1 250 8 128 fp16", Use::absent, Use::written},
+                                 {"o_sum", "1 250 8 128 fp32", Use::absent, Use::absent}};
   ASSERT_EQ(tensors().size(), std::size(with_everything)) << "a new tensor needs a row here";
   for (size_t i = 0; i < tensors().size(); ++i) {
     const Tensor& tensor = tensors()[i];
