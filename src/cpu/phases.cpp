@@ -2,6 +2,8 @@
 // cpu: calls in phases (fh_phase). Each of them is a call with accumulate: o is merged in o_sum, or grad_q is added to
 // f32 rows in the workspace. The first call clears these, and the last one rounds them.
 #include <algorithm>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "src/base/storage.hpp"
