@@ -154,17 +154,19 @@ void* first_address(int64_t count, void** buffers) {
   return nullptr;
 }
 
-// In memory of the GPU where there is a stream. The driver is loaded there, by XLA.
+using Copy = int(unsigned long long, unsigned long long, size_t, void*);
+
+// Of the driver, which XLA has loaded where it calls for a GPU; null where there is none.
+Copy* driver_copy() {
+  void* const driver = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+  return driver ? reinterpret_cast<Copy*>(dlsym(driver, "cuMemcpyDtoDAsync_v2")) : nullptr;
+}
+
+// In memory of the GPU where there is a stream.
 bool copy(void* to, const void* from, size_t bytes, void* stream) {
   if (!stream) return std::memcpy(to, from, bytes), true;
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
-  if (!driver) return false;
-  using Copy = int(unsigned long long, unsigned long long, size_t, void*);
-  auto* const enqueue = reinterpret_cast<Copy*>(dlsym(driver, "cuMemcpyDtoDAsync_v2"));
-  const bool done =
-      enqueue && enqueue(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), bytes, stream) == 0;
-  dlclose(driver);
-  return done;
+  static Copy* const enqueue = driver_copy();
+  return enqueue && enqueue(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), bytes, stream) == 0;
 }
 
 // The library merges in place. Operands and results are told to share memory, but XLA's fusions of slices into calls
