@@ -15,9 +15,11 @@
 //   device/fwd/promotion.cuh             a promotion is due by the tile's number
 //   device/fwd/scales.cuh                the tile after the last one is read ahead; it may be -1
 //   device/fwd/kv_source.cuh             the block table is read ahead for the keys before
+//   device/fwd/token_scales.cuh          counts tiles down by itself, up to three ahead
 //   device/fwd/part_epilogue.cuh         the number of a part follows from its last tile
 //   device/fwd/batch_invariant.cuh       an item has one part if the numbers of its first and last tile are of one
 //   device/fwd/combine.cuh               how many parts a row has follows from the number of its tiles
+//   device/bwd/schedule.cuh              rank_of_tile() counts the kv tiles that add before by begin and end
 #pragma once
 
 namespace froghopper {

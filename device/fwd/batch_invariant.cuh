@@ -18,6 +18,7 @@
 #include "device/attn/lse_merge.cuh"
 #include "device/fwd/final_epilogue.cuh"
 #include "device/fwd/rows.cuh"
+#include "device/fwd/score_mod.cuh"
 #include "device/fwd/work_item.cuh"
 #include "device/fwd/workspace_o.cuh"
 #include "device/ptx/registers.cuh"
@@ -45,8 +46,8 @@ struct PartsSoFar {
     if (first) return;
     const float4* const sums = address();
     const float4 old = *sums;
-    const attn::LseMerge top = attn::merge({old.x, old.y}, rows.top, params.scale_log2);
-    const attn::LseMerge bottom = attn::merge({old.z, old.w}, rows.bottom, params.scale_log2);
+    const attn::LseMerge top = attn::merge({old.x, old.y}, rows.top, ScoreMod<V>::scale_log2(params));
+    const attn::LseMerge bottom = attn::merge({old.z, old.w}, rows.bottom, ScoreMod<V>::scale_log2(params));
 #pragma unroll
     for (int i = 0; i < fragments; i += Together) {
       ptx::keep_order();
@@ -92,8 +93,8 @@ struct BatchInvariantEpilogue {
     const bool first = batch_invariant_part_at(item.kv.last()) == batch_invariant_part_at(m_tile.first_tile());
     PartsSoFar<V>{params, m_tile_index + half}.template merge<4>(first, rows, o);
     FinalEpilogue<V>{params, item, m_tile.rows().top, m_tile.seq_q(), half}.run(
-        attn::finish_part(rows.top, params.scale_log2, sinks.top),
-        attn::finish_part(rows.bottom, params.scale_log2, sinks.bottom), o);
+        attn::finish_part(rows.top, ScoreMod<V>::scale_log2(params), sinks.top),
+        attn::finish_part(rows.bottom, ScoreMod<V>::scale_log2(params), sinks.bottom), o);
   }
 };
 

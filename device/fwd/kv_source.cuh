@@ -86,6 +86,7 @@ enum class KvSide { k, v };
 // Of an item's K or V. load() is called for the item's tiles in descending key order.
 template <FwdVariant V, KvSide Side, KvLayout Layout = V.kv.layout>
 struct KvSource {
+  static_assert(Layout == KvLayout::contiguous, "a layout has a source of its own");
   const TmaMap& map;
   attn::TmaRows<V.ragged> rows;
 

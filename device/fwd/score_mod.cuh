@@ -36,13 +36,14 @@ struct ScoreMod {
     }
   }
 
-  // What the softmax multiplies modified scores by: ALiBi leaves them in base 2.
+  // What the softmax multiplies modified scores by: ALiBi leaves them in base 2. So do parts of rows that are merged
+  // (batch_invariant.cuh); part_epilogue.cuh and combine.cuh take params.scale_log2, as ALiBi has no split-KV.
   static __device__ float scale_log2(const FwdParams& params) { return V.score_mods.alibi ? 1.f : params.scale_log2; }
 
  private:
   template <class Softmax>
   static __device__ __forceinline__ void cap(const FwdParams& params, Scores& s, Softmax& softmax) {
-    if constexpr (fwd_reads_8_bit(V)) {
+    if constexpr (fwd_reads_8_bit(V)) {  // cap_scale is in it: scale_of_scores(), scales.cuh
       attn::cap(s, softmax.scale_of_scores());
       softmax.set_scale_of_scores(params.scale_log2);
     } else if constexpr (V.dims.v > 192 || V.batch_invariant) {
