@@ -313,6 +313,13 @@ TEST(PhasesOf, AProblemAreOnItsLine) {
       << wrong.failure().text;
 }
 
+TEST(PhasesOf, ABackwardPassHaveAWorkspaceOnTheCpuToo) {
+  fh_problem p = fh_problem_init();
+  ASSERT_EQ(fh_problem_parse("bwd bf16 b1 hq2 hkv2 sq100 skv300 d64 acc phase=first", &p), FH_OK) << fh_last_error();
+  const std::string said = fh_explain(&p, "cpu");
+  EXPECT_NE(said.find("workspace  51200 bytes"), std::string::npos) << said;  // 100 rows x 2 heads x 64 of f32
+}
+
 TEST(PhasesOf, AContradictionIsSaid) {
   const struct {
     void (*spoil)(fh_problem&);

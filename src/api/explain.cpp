@@ -203,8 +203,8 @@ std::string gpu_lines(const Problem& problem, const Target& target, const fh_pla
 
 std::string cpu_words(const cpu::Plan& plan) {
   const Problem& problem = plan.problem;
-  return text("{}\n  workspace  0 bytes; {} KiB of scratch a thread{}", plan.how(), plan.scratch_bytes() / 1024,
-              problem.ragged() ? ", 16 bytes a sequence" : "");
+  return text("{}\n  workspace  {} bytes; {} KiB of scratch a thread{}", plan.how(), plan.workspace_bytes(),
+              plan.scratch_bytes() / 1024, problem.ragged() ? ", 16 bytes a sequence" : "");
 }
 
 std::string cpu_lines(const Problem& problem, const fh_plan* made) {

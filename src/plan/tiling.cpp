@@ -249,8 +249,7 @@ Result<Tiling> choose_tiling(const Problem& p, Dims dims, const Device& device, 
     return unsupported(
         "dequantised=1 is a hint for 16-bit q with 8-bit k and v with one scale a head (with bf16 q also with "
         "others, where o is not merged), o in q's type and plain tiles in one part, without softcap, alibi, smooth, "
-        "max_logit "
-        "and invariant. Leave dequantised out.");
+        "max_logit and invariant. Leave dequantised out.");
   const bool free = !hints.tiles && !hints.parts;
   if (dequantised && (hints.dequantised ? *hints.dequantised > 0
                                         : free && pays_to_dequantise_first(p, *dequantised, v, parts, device))) {
