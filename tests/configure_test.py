@@ -12,8 +12,8 @@ class Configure(unittest.TestCase):
     def said(self, option):
         """The exit code of CMake and its words, of which it breaks the lines."""
         with tempfile.TemporaryDirectory() as folder:
-            ran = subprocess.run(["cmake", "-S", ROOT, "-B", folder, "-DFROGHOPPER_TESTS=OFF", "-DFROGHOPPER_CLI=OFF",
-                                  option], capture_output=True, text=True, timeout=100)
+            ran = subprocess.run(["cmake", "-G", "Ninja", "-S", ROOT, "-B", folder, "-DFROGHOPPER_TESTS=OFF",
+                                  "-DFROGHOPPER_CLI=OFF", option], capture_output=True, text=True, timeout=100)
         return ran.returncode, " ".join(ran.stderr.split())
 
     def test_a_folder_without_the_header_is_refused(self):
