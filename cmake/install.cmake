@@ -56,7 +56,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/froghopper-config-version
 install(FILES ${PROJECT_BINARY_DIR}/froghopper-config.cmake ${PROJECT_BINARY_DIR}/froghopper-config-version.cmake
         DESTINATION ${package_folder})
 
-# pkg-config froghopper. An archive needs what the library itself links, a shared library does not. The prefix is found
+# pkg-config froghopper and froghopper-cp. An archive needs what the library itself links, a shared library does not. The prefix is found
 # from where the file lies, so that an installed folder may be moved.
 set(archive_libraries "-lstdc++ -lm -ldl -pthread")
 if(TARGET froghopper_zstd)
@@ -67,18 +67,25 @@ if(NOT froghopper_is_shared)
   string(APPEND libraries " ${archive_libraries}")
 endif()
 file(RELATIVE_PATH up /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
-file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/froghopper.pc @ONLY CONTENT
-     "prefix=\${pcfiledir}/@up@
+function(install_pkg_config name description links)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/${name}.pc @ONLY CONTENT
+       "prefix=\${pcfiledir}/@up@
 libdir=\${prefix}/@CMAKE_INSTALL_LIBDIR@
 includedir=\${prefix}/@CMAKE_INSTALL_INCLUDEDIR@
 
-Name: froghopper
-Description: Exact attention on NVIDIA Hopper GPUs and on CPUs
+Name: @name@
+Description: @description@
 Version: @PROJECT_VERSION@
-Cflags: -I\${includedir}
-Libs: @libraries@
+@links@
 ")
-install(FILES ${PROJECT_BINARY_DIR}/froghopper.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endfunction()
+install_pkg_config(froghopper "Exact attention on NVIDIA Hopper GPUs and on CPUs"
+                   "Cflags: -I\${includedir}\nLibs: ${libraries}")
+if(TARGET froghopper-cp)
+  install_pkg_config(froghopper-cp "Exact attention over sequences that several GPUs or processes share"
+                     "Requires: froghopper = ${PROJECT_VERSION}\nLibs: -L\${libdir} -lfroghopper-cp")
+endif()
 
 install(FILES LICENSE LICENSE-third-party.txt README.md CHANGELOG.md CONTRIBUTING.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
