@@ -56,8 +56,8 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/froghopper-config-version
 install(FILES ${PROJECT_BINARY_DIR}/froghopper-config.cmake ${PROJECT_BINARY_DIR}/froghopper-config-version.cmake
         DESTINATION ${package_folder})
 
-# pkg-config froghopper and froghopper-cp. An archive needs what the library itself links, a shared library does not. The prefix is found
-# from where the file lies, so that an installed folder may be moved.
+# pkg-config froghopper and froghopper-cp. An archive needs what the library itself links, a shared library does not.
+# The prefix is found from where the file lies, so that an installed folder may be moved.
 set(archive_libraries "-lstdc++ -lm -ldl -pthread")
 if(TARGET froghopper_zstd)
   string(PREPEND archive_libraries "-lzstd ")

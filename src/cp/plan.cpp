@@ -117,6 +117,18 @@ Result<std::vector<Candidate>> candidates(const Job& job, bool on_gpu, std::vect
   return all;
 }
 
+// With as many K/V heads as query heads, forward, the ring takes what the model of time predicts, and an all-gather 2
+// to 7 % more: on 2 H200 with copies, 16 heads, 131072 rows, 51.3 ms where 50.8 are predicted and 53.4 where 50.5 are
+// (bench/results/context_parallel). The model does not know why, so it takes the ring where the two are that close.
+// With fewer K/V heads, and backward, both are as predicted.
+constexpr double close_to_a_ring = 1.02;
+
+double compared_seconds(const Candidate& c) {
+  const fh_problem& whole = c.job.whole;
+  const bool longer = whole.op == FH_FORWARD && whole.heads_q == whole.heads_kv && c.scheme != FH_CP_RING;
+  return longer ? c.seconds * close_to_a_ring : c.seconds;
+}
+
 // The fastest that keeps to the limit, which only FH_CP_AUTO has. Attention is planned, for which kernels may have to
 // be compiled, only for a scheme that would be taken.
 Result<Candidate> choose(const Job& job, const char* target, bool on_gpu, std::vector<std::string>& why) {
@@ -128,7 +140,8 @@ Result<Candidate> choose(const Job& job, const char* target, bool on_gpu, std::v
     for (const Candidate& c : all)
       why.push_back(text("{}: {:.1f} us, workspace of {} in addition to attention's own", name_of(c.job, c.scheme),
                          c.seconds * 1e6, counted(c.bytes, "byte")));
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& a, const auto& b) { return compared_seconds(a) < compared_seconds(b); });
   if (job.scheme != FH_CP_AUTO) return all.front();
   for (const Candidate& c : all) {
     uint64_t bytes = c.bytes;
