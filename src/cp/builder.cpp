@@ -9,8 +9,6 @@
 namespace froghopper::cp {
 namespace {
 
-constexpr int64_t alignment = 256;
-
 // Which key of the whole sequence lies in a row of a buffer.
 int64_t key_in(const std::vector<Part>& parts, int64_t row) {
   for (const Part& part : parts)
@@ -50,7 +48,7 @@ Builder::Builder(const Job& j, int64_t r, const std::vector<Range>& ranges)
 
 Place Builder::workspace(int64_t bytes) {
   const Place place{Buffer::workspace, made.workspace};
-  made.workspace += (bytes + alignment - 1) / alignment * alignment;
+  made.workspace += aligned(bytes);
   return place;
 }
 

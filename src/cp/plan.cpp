@@ -60,9 +60,6 @@ Result<Attention> planned(const fh_problem& problem, const char* target) {
   return Attention(plan);
 }
 
-constexpr uint64_t alignment = 256;
-uint64_t aligned(uint64_t bytes) { return (bytes + alignment - 1) / alignment * alignment; }
-
 // Attention's own workspace, where its calls need `bytes`, by problem.
 struct OwnWorkspace {
   uint64_t shared = 0;
@@ -217,7 +214,6 @@ Result<void> plan_attention(fh_cp_plan& plan, const char* target) {
   const OwnWorkspace own(plan.steps, bytes);
   uint64_t at = static_cast<uint64_t>(plan.steps.workspace) + own.shared;
   for (const uint64_t slot : own.slots) plan.slots.push_back(at), at += slot;
-  plan.attention_workspace = own.all();
   plan.workspace = at;
   return {};
 }

@@ -27,7 +27,7 @@ struct fh_cp_plan {
   std::vector<froghopper::cp::Attention> attention;  // of steps.problems
   bool on_gpu = false;
   // Bytes; attention's own lies at the end, what all calls use first, and then those of slots, from these places on.
-  uint64_t attention_workspace = 0, workspace = 0;
+  uint64_t workspace = 0;
   std::vector<uint64_t> slots;
   uint64_t digest = 0;  // of everything that must be the same on all ranks
   double seconds = 0;

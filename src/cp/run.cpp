@@ -374,7 +374,7 @@ Result<void> Run::step(const Attend& s) {
   }
   const uint64_t own =
       s.slot < 0 ? static_cast<uint64_t>(plan_.steps.workspace) : plan_.slots[static_cast<size_t>(s.slot)];
-  void* const at_own = plan_.attention_workspace > 0 ? static_cast<char*>(workspace_) + own : nullptr;
+  void* const at_own = plan_.workspace > own ? static_cast<char*>(workspace_) + own : nullptr;
   const fh_status status = fh_plan_run(plan_.attention[s.problem].get(), &x, at_own, plan_.workspace - own, stream_);
   if (status == FH_OK) return {};
   return Failure{status, text("attention of rank {}: {}", plan_.rank, fh_last_error())};

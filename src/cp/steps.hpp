@@ -32,6 +32,13 @@ enum class Buffer {
 };
 constexpr size_t buffer_count = static_cast<size_t>(Buffer::scale_v) + 1;
 
+// Parts of the workspace begin at multiples of this, as fh_plan_run demands of its workspace.
+template <class Bytes>
+constexpr Bytes aligned(Bytes bytes) {
+  constexpr Bytes alignment = 256;
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
 // A place in a buffer, in bytes from its beginning.
 struct Place {
   Buffer buffer = Buffer::none;
