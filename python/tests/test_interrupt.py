@@ -15,9 +15,10 @@ import froghopper
 
 # The program that is interrupted in `call`; what `small` gives afterwards must be what it gave before.
 PROGRAM = """
-import sys, time
+import signal, sys, time
 import numpy as np
 import froghopper
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which it has not where the tests run in a shell's background
 SETUP
 before = [np.asarray(x).copy() for x in small()]
 assert all(np.isfinite(x).all() and x.any() for x in before)
@@ -120,14 +121,14 @@ def test_jax():
 
 def test_other_dispositions():
     """The default ends the process at once, and a process that ignores SIGINT computes to the end."""
-    usual = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)\n" + NUMPY
+    usual = "signal.signal(signal.SIGINT, signal.SIG_DFL)\n" + NUMPY
     with begin(usual) as program:
         assert program.stdout.readline() == "ready\n"
         time.sleep(0.3)
         program.send_signal(signal.SIGINT)
         program.communicate(timeout=60)
         assert program.returncode == -signal.SIGINT
-    ignored = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + NUMPY.replace("60000", "4000")
+    ignored = "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + NUMPY.replace("60000", "4000")
     with begin(ignored) as program:
         assert program.stdout.readline() == "ready\n"
         program.send_signal(signal.SIGINT)
