@@ -190,6 +190,30 @@ TEST(ContextParallelFaults, ranks_that_were_forgotten_are_seen_by_their_transpor
   EXPECT_TRUE(untouched(t.o));
 }
 
+// cp.h: "can be read, not run". With NCCL `cancel` would end the communicator.
+TEST(ContextParallelFaults, a_plan_of_a_gpu_that_was_only_named_calls_nothing) {
+  fh_problem whole = small(FH_CP_RING).whole;
+  whole.dtype = FH_BF16;
+  fh_cp_problem p = fh_cp_problem_init();
+  p.whole = &whole, p.ranks = 4;
+  const test::CpPlan plan = test::planned(p, "h100");
+  fh_cp_transport transport = fh_cp_transport_init();
+  transport.ranks = 4;
+  transport.exchange = [](void*, const fh_cp_transfer*, int64_t, const fh_cp_transfer*, int64_t, void*, void**) {
+    ADD_FAILURE() << "exchange";
+    return 0;
+  };
+  transport.wait = [](void*, void*, void*) {
+    ADD_FAILURE() << "wait";
+    return 0;
+  };
+  transport.cancel = [](void*) { ADD_FAILURE() << "cancel"; };
+  const fh_cp_tensors x = fh_cp_tensors_init();
+  EXPECT_EQ(fh_cp_plan_run(plan.get(), &transport, nullptr, &x, nullptr, 0, nullptr), FH_NO_DEVICE);
+  EXPECT_NE(std::string(fh_cp_last_error()).find("a GPU that was only named"), std::string::npos)
+      << fh_cp_last_error();
+}
+
 TEST(ContextParallelFaults, a_gradient_of_lse_is_given_by_all_ranks_or_by_none) {
   test::Ranks ranks(4);
   std::vector<float> grad_lse(1000);

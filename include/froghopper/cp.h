@@ -26,7 +26,8 @@
  *       disagree about what is computed; every rank gets it, and nothing has moved. Do not call `cancel` then: other
  *       ranks may still read what this one has said. A rank that refuses its arguments and cannot tell the others,
  *       since the transport has other ranks than its plan, or on a GPU no `agree`, cancels the transport. A rank that
- *       gets no plan cannot tell them either: if they run already, its caller calls `cancel` of the transport.
+ *       gets no plan cannot tell them either, nor one whose plan is of a GPU that was only named, or whose transport is
+ *       NULL or has a wrong size: if the others run already, its caller calls `cancel` of the transport.
  *   (6) The library never prints, never exits, never allocates device memory and never synchronises a stream. It waits
  *       only inside the callbacks of the caller.
  *   (7) A plan is immutable. Any number of threads may run it at the same time, each with a workspace and a transport
@@ -191,8 +192,9 @@ FH_API fh_cp_scheme fh_cp_plan_scheme(const fh_cp_plan* plan); /* never FH_CP_AU
 FH_API fh_cp_layout fh_cp_plan_layout(const fh_cp_plan* plan); /* never FH_CP_LAYOUT_AUTO */
 /* FH_CP_ALL_TO_ALL_RING and FH_CP_ALL_TO_ALL_GATHER: how many ranks exchange heads, never 0. With other schemes 0. */
 FH_API int64_t fh_cp_plan_heads_ranks(const fh_cp_plan* plan);
-FH_API uint64_t fh_cp_plan_bytes_in(const fh_cp_plan* plan);  /* that this rank receives in a run, without digests */
-FH_API uint64_t fh_cp_plan_bytes_out(const fh_cp_plan* plan); /* that this rank sends in a run */
+/* What this rank receives and sends in a run with grad_lse, without digests. */
+FH_API uint64_t fh_cp_plan_bytes_in(const fh_cp_plan* plan);
+FH_API uint64_t fh_cp_plan_bytes_out(const fh_cp_plan* plan);
 /* Where calls of the attention have several documents, their cu_seqlens, one after the other: *count numbers in host
  * memory, which live as long as the plan. 0 and NULL: no call has. See fh_cp_tensors.tables. */
 FH_API const int32_t* fh_cp_plan_tables(const fh_cp_plan* plan, int64_t* count);

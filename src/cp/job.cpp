@@ -243,38 +243,41 @@ std::vector<Range> ranges_of(const Job& job, int64_t rank) {
   return held;
 }
 
-std::string why_not(const Job& job, fh_cp_scheme scheme) {
+WhyNot why_not(const Job& job, fh_cp_scheme scheme) {
   const fh_problem& p = job.whole;
   if (job.ranks == 1) return {};
   const bool ring = scheme == FH_CP_RING || scheme == FH_CP_ALL_TO_ALL_RING,
              gather = scheme == FH_CP_ALL_GATHER || scheme == FH_CP_ALL_TO_ALL_GATHER;
   const char* const other = on_grid(scheme) ? "FH_CP_ALL_TO_ALL_GATHER" : "FH_CP_ALL_GATHER";
   if (ring && p.window_right > 0)
-    return text("window_right is {}: the ring takes no window to the right other than 0 and FH_ALL. Use {}.",
-                p.window_right, other);
+    return {
+        text("window_right is {}: the ring takes no window to the right other than 0 and FH_ALL.", p.window_right),
+        text("Use {}.", other),
+        {}};
   if (ring && p.alibi)
-    return text(
-        "alibi is set: blocks of the ring do not keep the distances of keys. Use {} with a causal mask, or "
-        "FH_CP_ALL_TO_ALL.",
-        other);
+    return {"alibi is set: blocks of the ring do not keep the distances of keys.",
+            text("Use {} with a causal mask, or FH_CP_ALL_TO_ALL.", other),
+            {}};
   if (gather && p.alibi && p.window_right != 0)
-    return "alibi is set without a causal mask: the keys fetched do not keep their distances. Use "
-           "FH_CP_ALL_TO_ALL.";
+    return {"alibi is set without a causal mask: the keys fetched do not keep their distances.",
+            "Use FH_CP_ALL_TO_ALL.", "a causal mask"};
   const size_t documents = job.packed() ? job.documents.size() - 1 : 0;
   if ((scheme == FH_CP_ALL_TO_ALL || on_grid(scheme)) && job.by_document() && documents > most_documents)
-    return text(
-        "documents is {}, but must be at most {} for an all-to-all in FH_CP_BY_DOCUMENT, which moves each piece of "
-        "each by itself. Use FH_CP_RING, FH_CP_ALL_GATHER or FH_CP_CONTIGUOUS.",
-        documents, most_documents);
+    return {text("documents is {}, but must be at most {} for an all-to-all in FH_CP_BY_DOCUMENT, which moves each "
+                 "piece of each by itself.",
+                 documents, most_documents),
+            "Use FH_CP_RING, FH_CP_ALL_GATHER or FH_CP_CONTIGUOUS.", "FH_CP_CONTIGUOUS"};
   const int64_t parts = heads_parts(job, scheme);
   if (parts <= 1) return {};
   const char* const name = on_grid(scheme) ? "heads_ranks" : "ranks";
   const char* const instead =
       on_grid(scheme) ? "Use a divisor of both, or 0 for the fastest." : "Use FH_CP_RING or FH_CP_ALL_GATHER.";
   if (p.heads_q % parts != 0)
-    return text("heads_q is {}, which {}, {}, does not divide. {}", p.heads_q, name, parts, instead);
+    return {text("heads_q is {}, which {}, {}, does not divide.", p.heads_q, name, parts), instead,
+            "a number of ranks that divides heads_q"};
   if (p.heads_kv % parts != 0 && parts % p.heads_kv != 0)
-    return text("heads_kv is {} and {} is {}; one must divide the other. {}", p.heads_kv, name, parts, instead);
+    return {text("heads_kv is {} and {} is {}; one must divide the other.", p.heads_kv, name, parts), instead,
+            "a number of ranks that divides heads_kv"};
   return {};
 }
 

@@ -84,7 +84,12 @@ struct Balance {
 };
 Balance balance_of(const Job& job);
 
-// Empty, or why the scheme does not compute the job.
-std::string why_not(const Job& job, fh_cp_scheme scheme);
+// Why a scheme does not compute a job.
+struct WhyNot {
+  std::string reason;   // a sentence; empty: it computes it
+  std::string instead;  // another scheme, for who has asked for this one
+  std::string change;   // of the job, so that the scheme computes it, as in "a causal mask"; empty: not told
+};
+WhyNot why_not(const Job& job, fh_cp_scheme scheme);
 
 }  // namespace froghopper::cp

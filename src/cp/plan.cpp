@@ -92,20 +92,36 @@ Result<uint64_t> whole_workspace(const Job& job, fh_cp_scheme scheme, const char
   return most;
 }
 
+// Where no scheme computes a job: why each does not, and what may be changed.
+struct Refusals {
+  std::string reasons;
+  std::vector<std::string> changes;
+
+  void add(const std::string& scheme, const WhyNot& no) {
+    reasons += text(" {}: {}", scheme, no.reason);
+    if (!no.change.empty() && std::ranges::find(changes, no.change) == changes.end()) changes.push_back(no.change);
+  }
+  std::string said(const std::string& limit) const {
+    std::string ways;
+    for (const std::string& change : changes) ways += (ways.empty() ? " Use " : ", or ") + change;
+    return text("no scheme computes this{}.{}{}", limit, reasons, ways.empty() ? ways : ways + ".");
+  }
+};
+
 // What the caller leaves open: the scheme, heads_ranks or chunks. Why a scheme is none of them goes to `why` and
 // `refusals`.
 Result<std::vector<Candidate>> candidates(const Job& job, bool on_gpu, std::vector<std::string>& why,
-                                          std::string& refusals) {
+                                          Refusals& refusals) {
   std::vector<Candidate> all;
   for (const fh_cp_scheme scheme : schemes) {
     if (job.scheme != FH_CP_AUTO && job.scheme != scheme) continue;
     for (const int64_t heads_ranks : heads_ranks_of(job, scheme)) {
       Job with = job;
       with.heads_ranks = heads_ranks;
-      if (std::string no = why_not(with, scheme); !no.empty()) {
-        if (job.scheme != FH_CP_AUTO) return Failure{FH_UNSUPPORTED, std::move(no)};
-        why.push_back(text("{}: no, {}", name_of(with, scheme), no));
-        refusals += text(" {}: {}", name_of(with, scheme), no);
+      if (const WhyNot no = why_not(with, scheme); !no.reason.empty()) {
+        if (job.scheme != FH_CP_AUTO) return Failure{FH_UNSUPPORTED, text("{} {}", no.reason, no.instead)};
+        why.push_back(text("{}: no, {}", name_of(with, scheme), no.reason));
+        refusals.add(name_of(with, scheme), no);
         continue;
       }
       for (Candidate& c : measured(std::move(with), scheme, on_gpu)) all.push_back(std::move(c));
@@ -129,7 +145,7 @@ double compared_seconds(const Candidate& c) {
 // The fastest that keeps to the limit, which only FH_CP_AUTO has. Attention is planned, for which kernels may have to
 // be compiled, only for a scheme that would be taken.
 Result<Candidate> choose(const Job& job, const char* target, bool on_gpu, std::vector<std::string>& why) {
-  std::string refusals;
+  Refusals refusals;
   Result<std::vector<Candidate>> found = candidates(job, on_gpu, why, refusals);
   if (!found) return found.failure();
   std::vector<Candidate>& all = *found;
@@ -149,12 +165,12 @@ Result<Candidate> choose(const Job& job, const char* target, bool on_gpu, std::v
     }
     if (job.workspace_limit == 0 || bytes <= job.workspace_limit) return c;
     why.push_back(text("{}: over the limit, with {}", name_of(c.job, c.scheme), counted(bytes, "byte")));
-    refusals += text(" {}: workspace of {}.", name_of(c.job, c.scheme), counted(bytes, "byte"));
+    refusals.add(name_of(c.job, c.scheme), {text("workspace of {}.", counted(bytes, "byte")), {}, {}});
   }
   const std::string limit = job.workspace_limit > 0
                                 ? text(" within workspace_limit, {}", counted(job.workspace_limit, "byte"))
                                 : std::string();
-  return Failure{FH_UNSUPPORTED, text("no scheme computes this{}.{}", limit, refusals)};
+  return Failure{FH_UNSUPPORTED, refusals.said(limit)};
 }
 
 uint64_t digest_of_plan(const Job& job, fh_cp_scheme scheme) {
@@ -190,12 +206,19 @@ uint64_t digest_of_plan(const Job& job, fh_cp_scheme scheme) {
   return digest_of(words);
 }
 
-// The library's plan of the whole problem, whose refusals name what the user gave, in words for one rank. It also
-// tells where calls will run.
-Result<bool> checked_by_library(const fh_problem& whole, const char* target) {
+// Where calls will run.
+struct Target {
+  bool on_gpu;
+  bool is_here;  // not a GPU that was only named: without tensors, its plans say that before anything else
+};
+
+// The library's plan of the whole problem, whose refusals name what the user gave, in words for one rank.
+Result<Target> checked_by_library(const fh_problem& whole, const char* target) {
   const Result<Attention> plan = planned(whole, target);
   if (!plan) return plan.failure();
-  return fh_plan_on_gpu(plan->get()) != 0;
+  const bool on_gpu = fh_plan_on_gpu(plan->get()) != 0;
+  const fh_tensors none = fh_tensors_init();
+  return Target{on_gpu, !on_gpu || fh_plan_run(plan->get(), &none, nullptr, 0, nullptr) != FH_NO_DEVICE};
 }
 
 Result<void> plan_attention(fh_cp_plan& plan, const char* target) {
@@ -251,13 +274,14 @@ const char* name_of(fh_cp_scheme scheme) {
 Result<std::unique_ptr<fh_cp_plan>> make_plan(const fh_cp_problem& problem, const char* target) {
   Result<Job> job = job_of(problem);
   if (!job) return job.failure();
-  Result<bool> on_gpu = checked_by_library(job->whole, target);
-  if (!on_gpu) return on_gpu.failure();
+  const Result<Target> where = checked_by_library(job->whole, target);
+  if (!where) return where.failure();
   std::vector<std::string> why;
-  Result<Candidate> chosen = choose(*job, target, *on_gpu, why);
+  Result<Candidate> chosen = choose(*job, target, where->on_gpu, why);
   if (!chosen) return chosen.failure();
-  Result<std::unique_ptr<fh_cp_plan>> plan = plan_of(*chosen, problem.rank, target, *on_gpu);
+  Result<std::unique_ptr<fh_cp_plan>> plan = plan_of(*chosen, problem.rank, target, where->on_gpu);
   if (!plan) return plan;
+  (*plan)->runs_here = where->is_here;
   (*plan)->text = printed(**plan, why);
   return plan;
 }

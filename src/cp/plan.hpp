@@ -26,6 +26,7 @@ struct fh_cp_plan {
   froghopper::cp::Steps steps;
   std::vector<froghopper::cp::Attention> attention;  // of steps.problems
   bool on_gpu = false;
+  bool runs_here = true;  // false: made for a GPU that was only named
   // Bytes; attention's own lies at the end, what all calls use first, and then those of slots, from these places on.
   uint64_t workspace = 0;
   std::vector<uint64_t> slots;
