@@ -28,10 +28,11 @@ void clear_rows(const Reference&, const Views&);
 
 Result<Outcome> check_case(const Case& c, Backend backend, unsigned seed) {
   if (c.problem.phase != FH_PHASE_NONE)
-    return Failure{FH_UNSUPPORTED,
-                   text("phase={} is one of several calls, which are right or wrong together: tests/phases_test.cpp. "
-                        "Leave it out.",
-                        name_of(c.problem.phase))};
+    return Failure{
+        FH_UNSUPPORTED,
+        text("phase={}: check makes one call and gives it no o_sum or sums of dQ; tests/phases_test.cpp checks "
+             "phases. Leave it out.",
+             name_of(c.problem.phase))};
   const Problem& p = c.problem;
   Outcome out;
   out.backend = backend == Backend::cpu ? "cpu" : "hopper";

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "src/base/text.hpp"
@@ -19,6 +20,7 @@ struct Variant {
   const char* label;
   const char* words;
   const char* begin = nullptr;  // where it is not that of the operation
+  const char* usual = nullptr;  // the label of a variant whose options this one has too; it is named where it differs
 };
 struct Operation {
   const char *title, *begin;  // of the line
@@ -26,6 +28,7 @@ struct Operation {
   std::vector<Variant> variants;
 };
 
+constexpr const char* accumulating = "`accumulate`";
 constexpr const char* sizes = " b2 hq21 hkv7 sq500 skv1500 d64 dv32 ";
 
 const std::array<Operation, 4> operations = {
@@ -36,9 +39,11 @@ const std::array<Operation, 4> operations = {
        {"`page_size`", "page16 pages11"},
        {"`page_size`", "page16 pages11 seqused"},
        {"", "sink alibi maxlogit gate"},
-       {"`accumulate`", "acc maxlogit"},
-       {"`phase`", "phase=first"},
-       {"`phase`", "phase=last"},
+       {accumulating, "acc maxlogit"},
+       {"`FH_PHASE_FIRST`", "phase=first maxlogit", nullptr, ""},
+       {"`FH_PHASE_MIDDLE`", "phase=middle maxlogit", nullptr, ""},
+       {"`FH_PHASE_LAST`", "phase=last maxlogit", nullptr, ""},
+       {"`varlen`", "varlen tq900 tkv2500 phase=first"},
        {"", "kv=e4m3 smooth"},
        {"", "", "fwd e4m3 o=bf16"},
        {"`scale_rows`", "kv=e4m3 scales128"},
@@ -51,7 +56,13 @@ const std::array<Operation, 4> operations = {
      {"Backward, `FH_BACKWARD`",
       "bwd f16",
       "bwd f16",
-      {{"", "seqused sink alibi gate"}, {"`varlen`", "varlen tq900 tkv2500 gate"}, {"`accumulate`", "acc sink"}}},
+      {{"", "seqused sink alibi gate"},
+       {"`varlen`", "varlen tq900 tkv2500 gate"},
+       {accumulating, "acc sink"},
+       {"`FH_PHASE_FIRST`", "acc sink phase=first", nullptr, accumulating},
+       {"`FH_PHASE_MIDDLE`", "acc sink phase=middle", nullptr, accumulating},
+       {"`FH_PHASE_LAST`", "acc sink phase=last", nullptr, accumulating},
+       {"`FH_PHASE_ONLY`", "acc sink phase=only", nullptr, accumulating}}},
      {"Quantise, `FH_QUANTISE`",
       "quantise f16 kv=e4m3",
       "quantise f16 kv=e4m3",
@@ -128,39 +139,65 @@ std::string use_of(const Tensor& tensor, const Problem& p) {
   return "";
 }
 
-// What a cell says of the first problem that has the tensor, and where another one differs, that.
-class Cell {
- public:
-  void add(const char* label, std::string said) {
-    if (std::ranges::find(all_, said) != all_.end()) return;
-    words_ += all_.empty() ? said : text("; {}: {}", label, said);
-    all_.push_back(std::move(said));
-  }
-  const std::string& words() const { return words_; }
-
- private:
-  std::vector<std::string> all_;
-  std::string words_;
+struct Asked {
+  Variant variant;
+  Problem problem;
 };
 
-struct Asked {
-  const char* label;
-  Problem problem;
+// What a cell says of the first problem that has the tensor, and where another one differs, that. A variant that has a
+// usual one differs from that, and all of these that say the same are named.
+class Cell {
+ public:
+  void add(const Variant& of, const std::string& said) {
+    if (empty()) return all_.push_back({"", said});
+    if (of.usual ? usual(of) == said : std::ranges::find(all_, said, &Part::said) != all_.end()) return;
+    const auto same =
+        std::ranges::find_if(all_, [&](const Part& part) { return part.said == said && !part.label.empty(); });
+    if (same == all_.end())
+      all_.push_back({of.label, said});
+    else
+      same->label += text(", {}", of.label);
+  }
+  bool empty() const { return all_.empty(); }
+  // What is said of the usual variant; of the first one where that does not differ.
+  std::string usual(const Variant& of) const {
+    const auto its = std::ranges::find_if(all_, [&](const Part& part) { return part.label.starts_with(of.usual); });
+    return its == all_.end() ? all_.front().said : its->said;
+  }
+  std::string words() const {
+    std::string words;
+    for (const auto& [label, said] : all_) words += label.empty() ? said : text("; {}: {}", label, said);
+    return words;
+  }
+
+ private:
+  struct Part {
+    std::string label, said;
+  };
+  std::vector<Part> all_;
 };
 
 std::string row_of(const Tensor& tensor, std::span<const Asked> problems, const Problem& typed) {
   Cell type, shape, use;
-  for (const auto& [label, p] : problems) {
-    if (tensor.use(p) == Use::absent) continue;
+  const auto has_it = [&](const Problem& p) { return tensor.use(p) != Use::absent; };
+  const bool always = has_it(problems.front().problem);
+  const auto usually = [&](const Variant& of) {
+    const auto at =
+        std::ranges::find_if(problems, [&](const Asked& x) { return of.usual == std::string(x.variant.label); });
+    return has_it(at->problem);
+  };
+  for (const auto& [variant, p] : problems) {
+    if (!has_it(p) && variant.usual && usually(variant)) use.add(variant, "NULL");
+    if (!has_it(p)) continue;
     // The first one's types may be alike; `typed` tells them apart.
-    const bool told = type.words().empty() && tensor.use(typed) != Use::absent;
-    const bool as_before = !told && type_of(tensor, p) != "f32" && !type.words().empty();
-    if (!as_before) type.add(label, type_of(tensor, told ? typed : p));
-    shape.add(label, shape_of(tensor, p));
-    use.add(label, use_of(tensor, p));
+    const bool told = type.empty() && has_it(typed);
+    const bool from_f32 = variant.usual && !type.empty() && type.usual(variant) == "f32";
+    const bool as_before = !told && !from_f32 && type_of(tensor, p) != "f32" && !type.empty();
+    if (!as_before) type.add(variant, type_of(tensor, told ? typed : p));
+    shape.add(variant, shape_of(tensor, p));
+    use.add(variant, use_of(tensor, p));
   }
-  if (shape.words().empty()) return {};
-  const bool always = tensor.use(problems.front().problem) != Use::absent;
+  if (shape.empty()) return {};
   return text("| `{}` | {} | {} | {} | {} | {} |\n", tensor.name, type.words(), shape.words(), use.words(),
               always ? "" : tensor.option, tensor.holds);
 }
@@ -174,9 +211,9 @@ Problem problem_of(const char* begin, const char* words) {
 std::string tensors_tables() {
   std::string all;
   for (const Operation& operation : operations) {
-    std::vector<Asked> problems{{"", problem_of(operation.begin, "")}};
+    std::vector<Asked> problems{{{"", ""}, problem_of(operation.begin, "")}};
     for (const Variant& v : operation.variants)
-      problems.push_back({v.label, problem_of(v.begin ? v.begin : operation.begin, v.words)});
+      problems.push_back({v, problem_of(v.begin ? v.begin : operation.begin, v.words)});
     all += text(
         "{}## {}\n\n| tensor | type | shape | what is done with it | only with | what it holds "
         "|\n|---|---|---|---|---|---|\n",

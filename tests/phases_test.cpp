@@ -13,7 +13,9 @@
 #include "check/check.hpp"
 #include "check/gpu/session.hpp"
 #include "src/base/storage.hpp"
+#include "src/base/text.hpp"
 #include "src/problem/problem.hpp"
+#include "src/problem/tensors.hpp"
 
 namespace froghopper {
 namespace {
@@ -328,21 +330,16 @@ TEST(PhasesOf, AContradictionIsSaid) {
   } wrong[] = {
       {[](fh_problem& p) { p.phase = static_cast<fh_phase>(7); },
        "phase is 7, which names no call of several. Use FH_PHASE_FIRST, FH_PHASE_MIDDLE, FH_PHASE_LAST or "
-       "FH_PHASE_ONLY, "
-       "or FH_PHASE_NONE where there is one call."},
+       "FH_PHASE_ONLY, or FH_PHASE_NONE where there is one call."},
       {[](fh_problem& p) { p.phase = FH_PHASE_FIRST, p.accumulate = 1; },
        "accumulate is 1 and phase is set; o is merged in o or in o_sum. Set accumulate to 0 for o_sum, or phase to "
        "FH_PHASE_NONE."},
       {[](fh_problem& p) { p.phase = FH_PHASE_LAST, p.op = FH_BACKWARD; },
        "phase is set and accumulate is 0; in the calls of a backward pass grad_k and grad_v are added to f32 "
-       "tensors. "
-       "Set "
-       "accumulate to 1, and begin with zeros in them."},
+       "tensors. Set accumulate to 1, and begin with zeros in them."},
       {[](fh_problem& p) { p.phase = FH_PHASE_LAST, p.gate = 1; },
        "phase is set and gate is 1; gates are applied in one call. Set gate to 0, and multiply o by the sigmoid "
-       "after "
-       "the "
-       "last call.",
+       "after the last call.",
        FH_UNSUPPORTED},
   };
   for (const auto& [spoil, text, status] : wrong) {
@@ -353,6 +350,36 @@ TEST(PhasesOf, AContradictionIsSaid) {
     EXPECT_EQ(fh_plan_create(&p, "cpu", &plan), status);
     EXPECT_NE(std::string(fh_last_error()).find(text), std::string::npos) << fh_last_error();
   }
+}
+
+// A tensor that another call of the pass has is refused for that reason.
+TEST(PhasesOf, TensorsOfAnotherCallAreRefused) {
+  float numbers[64] = {};
+  const auto refusal = [&](const char* op, const char* phase, fh_tensor fh_tensors::*given) {
+    const auto p = Problem::parse(text("{} f32 b1 hq1 hkv1 sq2 skv2 d8 {}", op, phase));
+    EXPECT_TRUE(p) << p.failure().text;
+    fh_tensors t = fh_tensors_init();
+    t.q = t.k = t.v = {numbers, 0, 8, 8};
+    if (p->backward()) t.grad_o = t.grad_k = t.grad_v = t.q;
+    if (p->backward() || p->ends()) t.o = t.q;
+    if (given) t.*given = t.q, t.lse = numbers;
+    const auto bound = bind(*p, t);
+    EXPECT_FALSE(bound) << phase;
+    return bound ? std::string() : bound.failure().text;
+  };
+  const auto only_last = [](const char* name) {
+    return text("{0} is set, but of calls in phases only the last one writes {0}. Leave {0} NULL in the others.",
+                name);
+  };
+  EXPECT_EQ(refusal("fwd", "phase=first", &fh_tensors::o), only_last("o"));
+  EXPECT_EQ(refusal("fwd", "phase=middle", &fh_tensors::o), only_last("o"));
+  EXPECT_EQ(refusal("bwd", "acc phase=first", &fh_tensors::grad_q), only_last("grad_q"));
+  EXPECT_EQ(
+      refusal("fwd", "phase=only", &fh_tensors::o_sum),
+      "o_sum is set, but only forward calls of several are merged in it, and phase is FH_PHASE_ONLY. Leave o_sum "
+      "NULL.");
+  EXPECT_EQ(refusal("fwd", "phase=first", nullptr),
+            "lse is NULL; a problem with phase needs one value for each row and head. Set it.");
 }
 
 TEST(PhasesOf, DeterministicGradientsAreRefusedOnAGpu) {

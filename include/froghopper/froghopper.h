@@ -207,9 +207,9 @@ typedef struct fh_problem {
   /* Nonzero: o is multiplied by 1 / (1 + exp(-tensors.gate)), element by element, before it is rounded; lse and
    * max_logit are not. Not with accumulate: several calls share o, and have no gate of their own. */
   int32_t gate;
-  /* Forward: o is merged in f32 in tensors.o_sum, and the last call rounds it to o. Backward, with accumulate: grad_q
-   * is summed in the workspace, and the last call writes it in dtype, and grad_sink. The problems differ only in keys,
-   * mask and phase; backward calls have one workspace, which is theirs until the last. docs/12-using.md. No gate. */
+  /* Forward: o is merged in f32 in o_sum, and the last call rounds it to o. Backward, with accumulate: grad_q is summed
+   * in the workspace, one for all calls and theirs until the last, which writes it in dtype, and grad_sink. What only
+   * the last call writes is NULL before. Problems differ only in keys, mask and phase. docs/12-using.md. No gate. */
   fh_phase phase;
 } fh_problem;
 
@@ -262,9 +262,9 @@ typedef struct fh_tensors {
 
   /* Backward only, else NULL. */
   fh_tensor grad_o;                 /* shape of o. Read. */
-  fh_tensor grad_q, grad_k, grad_v; /* shapes of q, k and v. Written; accumulate: added to, and f32. */
+  fh_tensor grad_q, grad_k, grad_v; /* shapes of q, k and v. Written; accumulate: added to, f32; phase: see there */
   const float* grad_lse;            /* shape of lse. Read; NULL: lse has no gradient. */
-  float* grad_sink;                 /* sink: [heads_q]. Written; accumulate: added to. */
+  float* grad_sink;                 /* sink: [heads_q]. Written; accumulate without phase: added to. */
 
   /* 8-bit types only, else NULL: f32 scales from 2^-126 to 2^126, which the CPU checks and a GPU plan cannot. Read;
    * quantise: written. `batch` counts sequences and stride_batch is used, also with varlen. stride_seq is that of the

@@ -63,6 +63,13 @@ Result<Views> bind(const Problem& p, const fh_tensors& user) {
 
 namespace {
 
+// Whether the pass in phases has the tensor, and this call of it does not.
+bool waits_for_last_phase(const Problem& p, const Tensor& tensor) {
+  Problem last = p;
+  last.phase = FH_PHASE_LAST;
+  return !p.ends() && tensor.use(last) != Use::absent;
+}
+
 // Options demand tensors, and a tensor without its option would be ignored in silence: both are refused. The strided
 // ones must have memory where they have elements, see wrong_view.
 std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, const fh_tensor& given) {
@@ -74,6 +81,12 @@ std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, cons
   if (tensor.view == &Views::cu_seqlens_kv && p.appends() && p.varlen && given.data)
     return "cu_seqlens_kv is set and op is FH_APPEND; cu_seqlens_q is of k and v too, and a cache is not packed. "
            "Leave cu_seqlens_kv NULL.";
+  if (use == Use::absent && given.data && waits_for_last_phase(p, tensor))
+    return text("{0} is set, but of calls in phases only the last one writes {0}. Leave {0} NULL in the others.",
+                tensor.name);
+  if (use == Use::absent && given.data && tensor.view == &Views::o_sum && p.phase != FH_PHASE_NONE)
+    return text("o_sum is set, but only forward calls of several are merged in it, and {}. Leave o_sum NULL.",
+                p.backward() ? "op is FH_BACKWARD" : "phase is FH_PHASE_ONLY");
   if (use == Use::absent && given.data && !*tensor.option)
     return text("{0} is set, but op is {1}, which has no {0}. Leave {0} NULL.", tensor.name, name_of(p.op));
   if (use == Use::absent && given.data && tensor.view == &Views::block_table && p.paged())
@@ -88,9 +101,10 @@ std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, cons
   if (is_demanded(use) && !tensor.field.strided() && !given.data && !view_of(tensor, p, given).empty())
     return text("{} is NULL; a problem with {} needs {}. Set it.", tensor.name,
                 // lse is the one without an option
-                *tensor.option ? tensor.option
-                : p.backward() ? "a backward pass"
-                               : "accumulate",
+                *tensor.option  ? tensor.option
+                : p.backward()  ? "a backward pass"
+                : p.in_phases() ? "phase"
+                                : "accumulate",
                 tensor.holds);
   return {};
 }

@@ -334,7 +334,7 @@ Finding phases(const fh_problem& p) {
     return std::string(
         "phase is set and accumulate is 0; in the calls of a backward pass grad_k and grad_v are added to "
         "f32 tensors. Set accumulate to 1, and begin with zeros in them.");
-  if (p.gate)
+  if (p.gate && p.phase != FH_PHASE_ONLY)
     return not_computed(
         text("phase is set and gate is {0}; gates are applied in one call. Set gate to 0, and multiply o by the "
              "sigmoid after the last call{1}.",
