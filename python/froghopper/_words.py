@@ -103,6 +103,7 @@ MORE = {
 NOWHERE = {
     "kv": "Give k and v: k, v = kv.unbind(-3) are views of it, where it is [batch, seq, 2, heads, dim].",
     "qkv": "Give q, k and v: q, k, v = qkv.unbind(-3) are views of it, where it is [batch, seq, 3, heads, dim].",
+    "q_out": "It is returned: k_cache, v_cache, q = append_kv(k, v, k_cache, v_cache, q=q).",
     "kv_cache_dtype": "The type of the cache says it. For a cache of bytes give its .view(torch.float8_e4m3fn), with "
                       "scales of k and v.",
 }
