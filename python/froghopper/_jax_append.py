@@ -146,7 +146,8 @@ def in_words_of_append() -> Iterator[None]:
 def run(kind: Appending, arrays: tuple[Array, ...]) -> Any:
     """One program for a problem."""
     if not any(map(is_explicit, arrays)): return compute(kind, arrays)
-    return in_explicit_mesh(kind, lambda of: compute(kind, tuple(of.values())), dict(zip(kind.names, arrays)))
+    def function(of: dict[str, Array]) -> Any: return compute(kind, tuple(of[name] for name in kind.names))
+    return in_explicit_mesh(kind, function, dict(zip(kind.names, arrays)))
 
 
 def checked_side(name: str, array: Any, some: Array) -> Array | None:

@@ -117,6 +117,14 @@ def test_donated_caches_are_written_where_they_lie(paged):
     found = CALLS["donated"](*new, *held, seqused_kv=jnp.asarray(BEFORE), **words)
     assert [x.unsafe_buffer_pointer() for x in found] == before
     assert all(x.is_deleted() for x in held)
+    program = CALLS["donated"].lower(*new, *found, seqused_kv=jnp.asarray(BEFORE), **words).compile()
+    assert not copies_of(found, program)
+
+
+def copies_of(caches, program):
+    """Lines of XLA's program that copy an array of such a shape."""
+    shapes = [f"[{','.join(map(str, x.shape))}]" for x in caches]
+    return [line for line in program.as_text().splitlines() if " copy(" in line and any(x in line for x in shapes)]
 
 
 def test_results_with_memory_of_their_own():
@@ -255,10 +263,7 @@ def test_a_loop_copies_no_cache():
         def body(step, held): return append_kv(*new_rows(2, 1), *held, seqused_kv=jnp.full(2, step))
         return jax.lax.fori_loop(0, 64, body, (k_cache, v_cache))
     program = jax.jit(decode, donate_argnums=(0, 1)).lower(*held).compile()
-    shapes = [",".join(map(str, x.shape)) for x in held]
-    copies = [line for line in program.as_text().splitlines()
-              if " copy(" in line and any(f"[{x}]" in line for x in shapes)]
-    assert not copies, copies
+    assert not copies_of(held, program)
     found = program(*held)
     for x, y in zip(found, new_rows(2, 1)): same_bits(x, np.broadcast_to(y, x.shape))
 
@@ -282,23 +287,36 @@ def test_vmap(paged, own):
         for x, y in zip(found, wanted): same_bits(x[i], y)
 
 
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
 @pytest.mark.parametrize("paged", [False, True])
-def test_over_devices(paged):
-    mesh = mesh_of((2, 2))
-    batch = 4
-    new = [drawn(batch, 2, HEADS, dim, seed=dim) for dim in DIMS]
-    q, table = drawn(batch, 2, HEADS_Q, 64), jnp.arange(8).reshape(4, 2)
-    held = [jnp.zeros((8, 8, HEADS, dim) if paged else (batch, 16, HEADS, dim)) for dim in DIMS]
-    words = dict(block_table=table) if paged else {}
-    words |= dict(seqused_kv=jnp.array([0, 7, 8, 9]), rotary_cos=drawn(20, 8), rotary_sin=drawn(20, 8, seed=1))
-    call = jax.jit(lambda k, v, k_cache, v_cache, q: append_kv(k, v, k_cache, v_cache, q=q, **words))
-    wanted = call(*new, *held, q)
-    of_rows = NamedSharding(mesh, PartitionSpec("x", None, "y", None))
-    of_pages = NamedSharding(mesh, PartitionSpec(None, None, "y", None)) if paged else of_rows
-    found = call(*(jax.device_put(x, of_rows) for x in new), *(jax.device_put(x, of_pages) for x in held),
-                 jax.device_put(q, of_rows))
-    for x, y in zip(found, wanted): same_bits(x, y)
-    for x in found[:2]: assert x.sharding.is_equivalent_to(of_pages, 4), x.sharding
+@pytest.mark.parametrize("heads", [1, 2])
+def test_over_devices(heads, paged, kind):
+    """Also heads of q that share a head of k: each device then writes it. Donated parts are written where they lie."""
+    mesh = mesh_of((2, 2), kind == "explicit")
+    new, table = [drawn(4, 2, heads, dim, seed=dim) for dim in DIMS], jnp.arange(8).reshape(4, 2)
+    q, held = drawn(4, 2, HEADS_Q, 64), [drawn(*((8, 8) if paged else (4, 16)), heads, dim) for dim in DIMS]
+    words = dict(seqused_kv=jnp.array([0, 7, 8, 9]), rotary_cos=drawn(20, 8), rotary_sin=drawn(20, 8, seed=1))
+    if paged: words["block_table"] = table
+    wanted = append_kv(*new, *held, q=q, **words)
+    across = "y" if heads > 1 else None
+    of_q, of_rows = PartitionSpec("x", None, "y", None), PartitionSpec("x", None, across, None)
+    of_caches = PartitionSpec(None, None, across, None) if paged else of_rows
+    def put(x, spec): return jax.device_put(jnp.copy(x), NamedSharding(mesh, spec))
+    given = [*(put(x, of_rows) for x in new), *(put(x, of_caches) for x in held)]
+    before = [part.data.unsafe_buffer_pointer() for x in given[2:] for part in x.addressable_shards]
+    found = CALLS["donated"](*given, q=put(q, of_q), **{name: put(x, PartitionSpec()) for name, x in words.items()})
+    for x, y in zip(found, wanted, strict=True): same_bits(x, y)
+    for x in found[:2]: assert x.sharding.is_equivalent_to(NamedSharding(mesh, of_caches), 4), x.sharding
+    assert [part.data.unsafe_buffer_pointer() for x in found[:2] for part in x.addressable_shards] == before
+
+
+def test_under_shard_map():
+    if not hasattr(jax, "shard_map"): pytest.skip("this JAX has shard_map elsewhere")
+    new, held = [drawn(4, 2, HEADS, dim) for dim in DIMS], [jnp.zeros((4, 8, HEADS, dim)) for dim in DIMS]
+    part = PartitionSpec("x")
+    call = jax.shard_map(lambda *arrays: append_kv(*arrays, seqused_kv=jnp.full(1, 3)), mesh=mesh_of((4,)),
+                         in_specs=(part,) * 4, out_specs=(part, part))
+    for x, y in zip(jax.jit(call)(*new, *held), append_kv(*new, *held, seqused_kv=jnp.full(4, 3))): same_bits(x, y)
 
 
 def test_without_compiled_programs():
