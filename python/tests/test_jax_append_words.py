@@ -46,6 +46,7 @@ WRONG = [
     (dict(norm_k=drawn(64)), "norm_k must be None without norm_epsilon"),
     (dict(scale_k=1.0), "scale_k must be None with k_cache that is not float8"),
     (dict(q_out=drawn(64)), "append_kv.* of froghopper.jax has no argument q_out. It is returned"),
+    (dict(dtype="float8_e4m3fn"), "append_kv.* of froghopper.jax has no argument dtype. The type of the cache says it"),
     (dict(cache_seqlens=jnp.asarray(BEFORE), seqused_kv=None), "no argument cache_seqlens. Did you mean seqused_kv"),
 ]
 
