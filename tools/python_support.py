@@ -50,6 +50,7 @@ ONLY_NONE = [("flash_attn_func", "block_table")]  # arguments that are there and
 WRITERS = [
     ("_numpy_append.py", "append_kv", "append_kv"),
     ("_torch_append.py", "append_kv", "torch.append_kv"),
+    ("_jax_append.py", "append_kv", "jax.append_kv"),
     ("_torch_norm_rotary.py", "norm_rotary", "torch.norm_rotary"),
     ("flash_attn_interface.py", "flash_attn_with_kvcache", "flash_attn_interface.flash_attn_with_kvcache"),
     ("_kv_cache.py", "reshape_and_cache_flash", "flash_attn_interface.reshape_and_cache_flash"),

@@ -12,7 +12,7 @@
     froghopper                         attention, attention_backward, append_kv and quantise of NumPy arrays, explain
     froghopper.torch                   attention, paged_attention, scaled_dot_product_attention, append_kv, norm_rotary,
                                        quantise, explain, context_parallel
-    froghopper.jax                     attention, quantise, explain, context_parallel
+    froghopper.jax                     attention, append_kv, quantise, explain, context_parallel
     froghopper.transformers            models of transformers: attn_implementation="froghopper"
     froghopper.flash_attn_interface    the functions of FlashAttention 2 and 3 and of vLLM
     froghopper.vllm                    a backend of attention for vLLM

@@ -28,13 +28,7 @@ def checked(name: str, array: Any, q: Any, of_o: str = "") -> Array:
         if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 2: return lengths_of(array)
         raise InvalidType(f"block_table must be whole numbers, [batch, columns], but is {array.dtype.name} with the "
                           f"shape {list(array.shape)}. Use int32 and one row for each sequence.")
-    if name in LENGTHS:
-        if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 1: return lengths_of(array)
-        way_out = f"{name}.astype(\"int32\").ravel()"
-        if array.ndim == 0: way_out = of_every_sequence(name)
-        if is_of_padding(name, array.shape): way_out = f"{name}.sum(-1), if it is a mask with padding at the end"
-        raise InvalidType(f"{name} must be whole numbers in one dimension, but is {array.dtype.name} with the shape "
-                          f"{list(array.shape)}. Use {way_out}.")
+    if name in LENGTHS: return checked_lengths(name, array)
     if name == "q" and not of_o and array.dtype.name not in DTYPES:
         raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {array.dtype.name}. Use "
                           "q.astype(\"float32\"), on a GPU \"bfloat16\", and k and v likewise.")
@@ -45,6 +39,16 @@ def checked(name: str, array: Any, q: Any, of_o: str = "") -> Array:
     said = HELD.get(name, name)
     way = way_to_type(name, array.dtype.name, f"{said}.astype(\"{wanted.name}\")", f"{said}.view(\"float8_e4m3fn\")")
     raise InvalidType(f"{said} must be {wanted.name}{whose}, but is {array.dtype.name}. {way}.")
+
+
+def checked_lengths(name: str, array: Any) -> Array:
+    """Of an array: as int32, in one dimension."""
+    if jax.numpy.issubdtype(array.dtype, jax.numpy.integer) and array.ndim == 1: return lengths_of(array)
+    way_out = f"{name}.astype(\"int32\").ravel()"
+    if array.ndim == 0: way_out = of_every_sequence(name)
+    if is_of_padding(name, array.shape): way_out = f"{name}.sum(-1), if it is a mask with padding at the end"
+    raise InvalidType(f"{name} must be whole numbers in one dimension, but is {array.dtype.name} with the shape "
+                      f"{list(array.shape)}. Use {way_out}.")
 
 
 def of_every_sequence(name: str) -> str: return f"jax.numpy.full((batch,), {name}, \"int32\"), one for each sequence"

@@ -20,8 +20,7 @@ ELSEWHERE = {
 
 # The same in froghopper.jax, whose arrays those functions do not take.
 IN_JAX = {
-    **dict.fromkeys(("paged_attention", "append_kv"),
-                    "attention with block_table, and pool.at[page, row].set(rows) for new rows"),
+    "paged_attention": "attention with block_table, and append_kv for new rows",
     **dict.fromkeys(("scaled_dot_product_attention", "dot_product_attention"), "attention"),
 }
 

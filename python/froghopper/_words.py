@@ -93,16 +93,19 @@ MORE = {
     "scaled_dot_product_attention": " It has PyTorch's arguments alone, and query is [batch, heads, seq, dim]; "
                                     "froghopper.torch.attention has more, for [batch, seq, heads, dim].",
     "flash_attn_func": " flash_attn_varlen_func has lengths of sequences, flash_attn_with_kvcache those of a cache.",
-    "append_kv": " It attends to nothing: froghopper.torch.paged_attention does.",
+    "append_kv": " It attends to nothing: attention of the same module does.",
     "quantise": " It attends to nothing: options of attention go there, with what quantise returns.",
     "norm_rotary": " It attends to nothing. positions says where rows are in their sequences, packed or not.",
     "decode": " Each query attends to every key of all parts, but with newest to no later ones among the new keys.",
     "attention_backward": " It takes the options of the forward call that say which numbers are computed.",
 }
-# What takes no word here, in any function that has not got it.
+# What takes no word here, in any function that has not got it, or in one.
 NOWHERE = {
     "kv": "Give k and v: k, v = kv.unbind(-3) are views of it, where it is [batch, seq, 2, heads, dim].",
     "qkv": "Give q, k and v: q, k, v = qkv.unbind(-3) are views of it, where it is [batch, seq, 3, heads, dim].",
+    "append_kv.dtype": "The type of the cache says it. See a cache of bytes as float8 with its view(), and give "
+                       "scale_k and scale_v.",
+    "q_out": "It is returned: k_cache, v_cache, q = append_kv(k, v, k_cache, v_cache, q=q).",
     "kv_cache_dtype": "The type of the cache says it. For a cache of bytes give its .view(torch.float8_e4m3fn), with "
                       "scales of k and v.",
 }
@@ -351,7 +354,7 @@ def own_word(function: str, module: str, word: str, value: Any, known: Collectio
         raise Unsupported(f"{function}() has no argument {word}; gradients are computed of float16, bfloat16 and "
                           "float32. Multiply 8-bit q, k and v by their scales in one of these.")
     near = [name for name in NEAR.get(word, ()) if name in known]
-    more = NOWHERE.get(word, "")
+    more = NOWHERE.get(f"{function}.{word}", NOWHERE.get(word, ""))
     if word in ON_ONE_DEVICE and has_documents(known):
         more = f"It goes with whole sequences on one device: {word} of froghopper.torch.attention."
     if not near and not more and word not in SAME and word not in ONLY:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What froghopper.jax is made of: one call of the library as a function of JAX, with its rules.
 
-    compute    a Kind (_xla_kind.py) and arrays -> arrays. Layers from the outside in, each knows only the next:
+    compute    a Kind (_xla_kind.py, or _xla_append.py) and arrays -> arrays. Layers from the outside in, each knows
+               only the next:
       again        a second derivative is refused in words
       batched      jax.vmap: examples become sequences or heads of one larger call
       partitioned  jax.jit over several devices: sequences and heads may be spread, nothing else
@@ -28,66 +29,50 @@ from froghopper import _c
 from froghopper._call import plan_of
 from froghopper._errors import LibraryNotFound, NoDevice, Unsupported
 from froghopper._library import library
-from froghopper._xla_kind import LENGTHS, Q_HEADS, ROWS_AND_COLUMNS, Kind
+from froghopper._xla_append import Appending
+from froghopper._xla_kind import Q_HEADS, ROWS_AND_COLUMNS, Kind
 
 Arrays = tuple[jax.Array, ...]
 Function = Callable[..., Arrays]
+Called = Kind | Appending  # alike for what is here
 
 HANDLERS, TARGET = "libfroghopper_xla.so", "froghopper_attention"
 ALIGNMENT_SPARE = 255  # the handler aligns the workspace to 256 bytes
 NAMED_GPU = "h200"  # what a program is lowered for where GPUs are meant and none is here
 
 
-def compute(kind: Kind, arrays: Sequence[jax.Array]) -> Arrays:
+def compute(kind: Called, arrays: Sequence[jax.Array]) -> Arrays:
     """The results of a kind for its arrays, under any transformation of JAX but a derivative."""
     return tuple(again(kind)(*arrays))
 
 
 @functools.lru_cache(maxsize=None)
-def again(kind: Kind) -> Function:
+def again(kind: Called) -> Function:
     """One more derivative is refused: gradients of gradients are not computed."""
     function = jax.custom_jvp(lambda *arrays: batched(kind)(*arrays))
 
     def refuse(primals: Any, tangents: Any) -> Any:
-        if kind.merges:
-            raise Unsupported("accumulate is given and a derivative is asked for; what is merged has none. Merge "
-                              "(o, lse) of attention(..., return_lse=True) yourself.")
-        if kind.copies:
-            raise Unsupported("q, k and v must be constants to derivatives where they are quantised, but a derivative "
-                              "is asked for. Give jax.lax.stop_gradient of them.")
-        raise Unsupported("a derivative of the gradients of froghopper.jax.attention is asked for; it has first "
-                          "derivatives alone, in reverse mode. Use plain jax.numpy for the inner function.")
+        raise Unsupported(kind.no_derivative)
     function.defjvp(refuse)
     return function
 
 
 @functools.lru_cache(maxsize=None)
-def batched(kind: Kind) -> Function:
+def batched(kind: Called) -> Function:
     """jax.vmap's rule. Examples become further sequences; where they share packed lengths, or have sinks of their own,
     further heads; where packed examples differ in lengths, or have pools of their own, they are computed one after the
     other."""
-    function = custom_vmap(lambda *arrays: tuple(partitioned(kind, *heads_of(kind, arrays))(*arrays)))
+    function = custom_vmap(lambda *arrays: tuple(partitioned(kind, *kind.heads(arrays))(*arrays)))
 
     def rule(size: int, are_batched: Sequence[bool], *arrays: jax.Array) -> tuple[Arrays, tuple[bool, ...]]:
-        of = dict(zip(kind.names, are_batched))
-        as_heads = kind.packed or of.get("sink", False) or "grad_sink" in kind.results
-        own_lengths = as_heads and (kind.paged or any(of.get(name, False) for name in LENGTHS))
-        own_pool = any(is_batched and "z" in kind.dims_of(name) for name, is_batched in of.items())
-        if own_lengths or own_pool: results = one_by_one(kind, are_batched, arrays)
-        elif as_heads: results = larger(kind, size, are_batched, arrays, "h")
-        else: results = larger(kind, size, are_batched, arrays, "b")
+        into = kind.folded_into(dict(zip(kind.names, are_batched)))
+        results = larger(kind, size, are_batched, arrays, into) if into else one_by_one(kind, are_batched, arrays)
         return results, (True,) * len(results)
     function.def_vmap(rule)
     return function
 
 
-def heads_of(kind: Kind, arrays: Sequence[Any]) -> tuple[int, int]:
-    """Key heads, and query heads of each; 1 where they do not divide, which the library refuses later."""
-    heads_q, heads_kv = (arrays[kind.names.index(name)].shape[-2] for name in "qk")
-    return heads_kv, heads_q // heads_kv if heads_kv and heads_q % heads_kv == 0 else 1
-
-
-def one_by_one(kind: Kind, are_batched: Sequence[bool], arrays: Sequence[jax.Array]) -> Arrays:
+def one_by_one(kind: Called, are_batched: Sequence[bool], arrays: Sequence[jax.Array]) -> Arrays:
     def one(given: list[jax.Array]) -> Arrays:
         rest = iter(given)
         return batched(kind)(*(next(rest) if is_batched else x for is_batched, x in zip(are_batched, arrays)))
@@ -95,7 +80,7 @@ def one_by_one(kind: Kind, are_batched: Sequence[bool], arrays: Sequence[jax.Arr
     return found
 
 
-def larger(kind: Kind, size: int, are_batched: Sequence[bool], arrays: Sequence[jax.Array], into: str) -> Arrays:
+def larger(kind: Called, size: int, are_batched: Sequence[bool], arrays: Sequence[jax.Array], into: str) -> Arrays:
     """One call whose dimension `into` ("b" or "h") counts examples too."""
     def axis_of(name: str) -> int | None:
         dims = kind.dims_of(name)
@@ -130,18 +115,21 @@ class Spread(NamedTuple):
     heads: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
 
-    def spec(self, name: str, kind: Kind) -> PartitionSpec:
+    def spec(self, name: str, kind: Called) -> PartitionSpec:
         of = {"b": self.batch, "h": self.heads, Q_HEADS: self.heads + self.group}
         return PartitionSpec(*(of.get(dim) or None for dim in kind.dims_of(name)))
 
 
-def spread_of(kind: Kind, mesh: Any, q: Any, k: Any) -> Spread:
-    """As much of q's own sharding as the library can follow: whole sequences and whole groups of heads; or, where a
-    device has one key head, parts of the query heads that share it. q, k: with shape, and q with sharding."""
+def spread_of(kind: Called, mesh: Any, arrays: Sequence[Any]) -> Spread:
+    """As much of the sharding of kind.lead, which is q if there is one, as the library can follow: whole sequences and
+    whole groups of heads; or, where a device has one key head, parts of the query heads that share it. arrays: with
+    shape, and that one with sharding."""
+    q, (heads, group) = arrays[kind.names.index(kind.lead)], kind.heads(arrays)
     spec = tuple(getattr(q.sharding, "spec", ())) + (None,) * len(q.shape)
     axes = [(dim,) if isinstance(dim, str) else tuple(dim or ()) for dim in spec]
     found: dict[str, list[str]] = {"b": [], "h": [], "g": []}
-    left = {"b": 1 if kind.packed else q.shape[0], "h": k.shape[-2], "g": max(1, q.shape[-2] // max(1, k.shape[-2]))}
+    by_sequence = kind.dims_of(kind.lead)[0] == "b"
+    left = {"b": q.shape[0] if by_sequence else 1, "h": heads, "g": group}
 
     def take(axis: str, dim: str) -> bool:
         size = mesh.shape[axis]
@@ -149,7 +137,7 @@ def spread_of(kind: Kind, mesh: Any, q: Any, k: Any) -> Spread:
         left[dim] //= size
         found[dim].append(axis)
         return True
-    for axis in () if kind.packed else axes[0]:
+    for axis in axes[0] if by_sequence else ():
         if not take(axis, "b"): break
     for axis in axes[len(q.shape) - 2]:
         if not (not found["g"] and take(axis, "h") or left["h"] == 1 and take(axis, "g")): break
@@ -157,13 +145,12 @@ def spread_of(kind: Kind, mesh: Any, q: Any, k: Any) -> Spread:
 
 
 @functools.lru_cache(maxsize=None)
-def partitioned(kind: Kind, heads: int, group: int) -> Function:
+def partitioned(kind: Called, heads: int, group: int) -> Function:
     """The rule for several devices. heads, group: key heads, and query heads of each."""
     function = custom_partitioning(lambda *arrays: bound(kind, *arrays))
 
     def shardings(mesh: Any, arrays: Sequence[Any]) -> tuple[Spread, list[NamedSharding], tuple[NamedSharding, ...]]:
-        of = dict(zip(kind.names, arrays))
-        spread = spread_of(kind, mesh, of["q"], of["k"])
+        spread = spread_of(kind, mesh, arrays)
         given, found = ([NamedSharding(mesh, spread.spec(name, kind)) for name in names]
                         for names in (kind.names, kind.results))
         return spread, given, tuple(found)
@@ -180,7 +167,7 @@ def partitioned(kind: Kind, heads: int, group: int) -> Function:
     return function
 
 
-def shardy_rule(kind: Kind, heads: int, group: int, axes: Iterable[int]) -> tuple[str, dict[str, Any]]:
+def shardy_rule(kind: Called, heads: int, group: int, axes: Iterable[int]) -> tuple[str, dict[str, Any]]:
     """What partition can follow, in Shardy's words: "b s (h g) d, b t h d, ... -> b s (h g) e". axes: their sizes.
 
     Shardy would spread 2 key heads over half of an axis of 4, which no PartitionSpec says; so where an axis does not
@@ -196,11 +183,11 @@ def shardy_rule(kind: Kind, heads: int, group: int, axes: Iterable[int]) -> tupl
     return f"{given} -> {found}", {"need_replication_factors": whole, **sizes}
 
 
-def in_explicit_mesh(kind: Kind, function: Function, arrays: dict[str, jax.Array]) -> Any:
+def in_explicit_mesh(kind: Called, function: Function, arrays: dict[str, jax.Array]) -> Any:
     """function(arrays), where types have shardings: results are spread as q is, as far as Spread can say it."""
     types = [jax.typeof(x) for x in arrays.values()]
-    sharding = types[kind.names.index("q")].sharding
-    spread = spread_of(kind, sharding.mesh, types[kind.names.index("q")], types[kind.names.index("k")])
+    sharding = types[kind.names.index(kind.lead)].sharding
+    spread = spread_of(kind, sharding.mesh, types)
     found = tuple(NamedSharding(sharding.mesh, spread.spec(name, kind)) for name in kind.results)
     return jax.sharding.auto_axes(function, out_sharding=found if len(found) > 1 else found[0])(arrays)
 
@@ -211,7 +198,7 @@ def is_explicit(x: jax.Array) -> bool:
     return sharding is not None and bool(getattr(sharding.mesh, "explicit_axes", ()))
 
 
-def summed(kind: Kind, spread: Spread, results: Arrays) -> Arrays:
+def summed(kind: Called, spread: Spread, results: Arrays) -> Arrays:
     """What several devices have a part of, added up: the gradients of what they share."""
     shared = {"grad_sink": spread.batch, "grad_k": spread.group, "grad_v": spread.group}
     return tuple(jax.lax.psum(x, shared[name]) if shared.get(name) else x for name, x in zip(kind.results, results))
@@ -221,13 +208,13 @@ primitive = Primitive("froghopper_attention")
 primitive.multiple_results = True
 
 
-def bound(kind: Kind, *arrays: jax.Array) -> Arrays: return tuple(primitive.bind(*arrays, kind=kind))
+def bound(kind: Called, *arrays: jax.Array) -> Arrays: return tuple(primitive.bind(*arrays, kind=kind))
 
 
 @primitive.def_abstract_eval
-def abstract(*arrays: Any, kind: Kind) -> list[Any]:
+def abstract(*arrays: Any, kind: Called) -> list[Any]:
     """Types of the results; they vary along the axes of a shard_map along which q does."""
-    q, = (x for name, x in zip(kind.names, arrays) if name == "q")
+    q = arrays[kind.names.index(kind.lead)]
     return [q.update(shape=shape, dtype=dtype, weak_type=False, **unsharded(q, shape))
             for shape, dtype in kind.result_types(arrays)]
 
@@ -239,14 +226,14 @@ def unsharded(like: Any, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 @functools.partial(primitive.def_impl)
-def run_now(*arrays: jax.Array, kind: Kind) -> Any:
+def run_now(*arrays: jax.Array, kind: Called) -> Any:
     """Compiled also where programs are not (jax.disable_jit): there is nothing else that computes it."""
     with jax.disable_jit(False): return jax.jit(functools.partial(bound, kind))(*arrays)
 
 
 def lowered_for(platform: str) -> Callable[..., Any]:
     """The rule by which the primitive becomes a call of the library."""
-    def rule(context: Any, *operands: Any, kind: Kind) -> Any:
+    def rule(context: Any, *operands: Any, kind: Called) -> Any:
         register()
         problem = kind.problem(context.avals_in, looked=True)
         types = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in kind.result_types(context.avals_in)]
@@ -255,11 +242,11 @@ def lowered_for(platform: str) -> Callable[..., Any]:
             types.append(jax.ShapeDtypeStruct((bytes_needed + ALIGNMENT_SPARE,), jnp.uint8))
             results += ("workspace",)
 
-        # The library merges in place, so the results lie where o and lse are given.
-        shared = {kind.names.index(name): at for at, name in enumerate(kind.results)} if kind.merges else None
+        # The library merges and appends in place, so these results lie where what they change is given.
+        shared = {kind.names.index(name): at for at, name in enumerate(kind.results) if name in kind.in_place}
 
         def call(*arrays: jax.Array) -> list[jax.Array]:
-            function = jax.ffi.ffi_call(TARGET, types, input_output_aliases=shared)
+            function = jax.ffi.ffi_call(TARGET, types, input_output_aliases=shared or None)
             found = function(*arrays, problem=library().line(problem), operands=" ".join(kind.names),
                              results=" ".join(results), names=kind.options.names)
             return list(found)[:len(kind.results)]
@@ -283,7 +270,7 @@ def gpu_here() -> int:
     except RuntimeError as error: raise NoDevice(str(error)) from error
 
 
-def check_problem(kind: Kind, arrays: Sequence[Any]) -> None:
+def check_problem(kind: Called, arrays: Sequence[Any]) -> None:
     """Raises at once what no backend would compute; what one of them would not is said when a program is lowered."""
     problem = kind.problem(arrays)
     try: plan_of(problem, "cpu")

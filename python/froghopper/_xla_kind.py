@@ -26,8 +26,8 @@ DIMS = {
 POOLS = {"k": "z p h d", "v": "z p h e"}  # pages of a pool, which any sequence may have
 COPY, GRADIENT = "quantised_", "grad_"  # before the name of what has the same dimensions
 OF_TOKENS = ("b t h", "t h")  # scales of each row of k and v
-# Also pages, lengths of packed sequences, and blocks of rows of q, k and v: they stay whole.
-ROWS_AND_COLUMNS = "stdemncuzpw"
+# Also pages, lengths of packed sequences, blocks of rows of q, k and v, and what _xla_append.py has: they stay whole.
+ROWS_AND_COLUMNS = "stdemncuzpwxyj"
 LENGTHS = ("cu_seqlens_q", "cu_seqlens_kv", "seqused_q", "seqused_kv")
 WHOLE_NUMBERS = (*LENGTHS, "block_table")  # they have no derivatives
 SCALES = ("scale_q", "scale_k", "scale_v", "mean_k", "mean_v")
@@ -76,6 +76,26 @@ class Kind(NamedTuple):
         return "o" in self.names and not self.backward
 
     @property
+    def in_place(self) -> tuple[str, ...]: return self.results if self.merges else ()
+
+    @property
+    def lead(self) -> str:
+        """The array that says how all are spread over devices."""
+        return "q"
+
+    @property
+    def no_derivative(self) -> str:
+        """Why another derivative is refused."""
+        if self.merges:
+            return ("accumulate is given and a derivative is asked for; what is merged has none. Merge (o, lse) of "
+                    "attention(..., return_lse=True) yourself.")
+        if self.copies:
+            return ("q, k and v must be constants to derivatives where they are quantised, but a derivative is asked "
+                    "for. Give jax.lax.stop_gradient of them.")
+        return ("a derivative of the gradients of froghopper.jax.attention is asked for; it has first derivatives "
+                "alone, in reverse mode. Use plain jax.numpy for the inner function.")
+
+    @property
     def packed(self) -> bool: return "cu_seqlens_q" in self.names
 
     @property
@@ -91,6 +111,19 @@ class Kind(NamedTuple):
         elif types and types.scale_v_columns and name == "scale_v": dims = DIMS["mean_v"]
         words = dims[self.packed].replace(Q_HEADS, "hg").split()
         return [Q_HEADS if word == "hg" else word for word in words]
+
+    def heads(self, arrays: Sequence[Any]) -> tuple[int, int]:
+        """Key heads, and query heads of each; 1 where they do not divide, which the library refuses later."""
+        heads_q, heads_kv = (arrays[self.names.index(name)].shape[-2] for name in "qk")
+        return heads_kv, heads_q // heads_kv if heads_kv and heads_q % heads_kv == 0 else 1
+
+    def folded_into(self, batched: dict[str, bool]) -> str:
+        """The dimension that examples of jax.vmap become part of, or none where they are computed one by one. batched:
+        which arrays each example has of its own."""
+        as_heads = self.packed or batched.get("sink", False) or "grad_sink" in self.results
+        own_lengths = as_heads and (self.paged or any(batched.get(name, False) for name in LENGTHS))
+        own_pool = any(is_batched and "z" in self.dims_of(name) for name, is_batched in batched.items())
+        return "" if own_lengths or own_pool else "h" if as_heads else "b"
 
     def problem(self, arrays: Sequence[Any], looked: bool = False) -> _c.Problem:
         """arrays: anything with shapes and types. Raises what describe raises. looked: at whether axes are exchanged,

@@ -15,7 +15,8 @@ devices jit over a mesh follows the sharding of q: sequences (the first dimensio
         several. What else is spread (rows, columns) is gathered first. Under shard_map each device computes what it
         has; context_parallel.attention attends across the devices of an axis, each of which has some of the rows
 
-quantise makes q, k and v of 8 bits and their scales for attention; explain says how a call would be computed.
+append_kv writes new keys and values to a cache; quantise makes q, k and v of 8 bits and their scales for attention;
+explain says how a call would be computed.
 """
 # JAX has few types, and mypy runs where it is not installed, too.
 # mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call,untyped-decorator"
@@ -38,11 +39,12 @@ from froghopper._xla_kind import SCALES, WHOLE_NUMBERS, Options
 
 if TYPE_CHECKING:
     from froghopper import _jax_context_parallel as context_parallel
+    from froghopper._jax_append import append_kv
     from froghopper._jax_explain import explain
     from froghopper._jax_quantise import Quantised, Smoothed, quantise
 
 name_module("froghopper.jax.context_parallel", "froghopper._jax_context_parallel")
-__all__ = ["Quantised", "Smoothed", "attention", "context_parallel", "explain", "quantise"]
+__all__ = ["Quantised", "Smoothed", "append_kv", "attention", "context_parallel", "explain", "quantise"]
 
 
 def __dir__() -> list[str]: return sorted(__all__)
@@ -264,7 +266,7 @@ differentiable.defvjp(forward, backward)
 def __getattr__(name: str) -> Any:
     """What is made of what is above, when it is asked for first."""
     if name == "quantize": name = "quantise"  # as other libraries spell it
-    homes = {"context_parallel": "context_parallel", "explain": "explain",
+    homes = {"context_parallel": "context_parallel", "explain": "explain", "append_kv": "append",
              **dict.fromkeys(("Quantised", "Smoothed", "quantise"), "quantise")}
     if name not in homes: raise no_attribute(__name__, name)
     found: Any = importlib.import_module(f"froghopper._jax_{homes[name]}")

@@ -283,7 +283,7 @@ def test_quantise_reaches_the_line(monkeypatch):
 
 def test_the_handlers_of_xla_know_every_array_of_jax():
     pytest.importorskip("jax", reason="froghopper.jax needs jax, which is not installed")
-    from froghopper import _xla_kind
+    from froghopper import _xla_append, _xla_kind
     handlers = (ROOT / "src" / "xla" / "handlers.cpp").read_text()
     arrays = (ROOT / "src" / "xla" / "arrays.hpp").read_text()
     known = re.findall(r'^    \{"(\w+)", Role::', arrays, re.M)
@@ -291,7 +291,7 @@ def test_the_handlers_of_xla_know_every_array_of_jax():
     assert known and set(known) <= fields
     gradients = {f"grad_{name}" for name in ("q", "k", "v", "o", "lse", "sink", "gate")}
     copies = {f"quantised_{name}" for name in "qkv"}
-    assert set(_xla_kind.DIMS) | gradients | copies == set(known)
+    assert set(_xla_kind.DIMS) | set(_xla_append.NAMES) | gradients | copies == set(known)
     for attribute in ("problem", "operands", "results"): assert f'"{attribute}"' in handlers
 
 

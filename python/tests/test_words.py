@@ -118,7 +118,7 @@ def test_explained_for_pages(word, value, kind, says):
     ("key_cache", "Did you mean k_cache"), ("k_scale", "Did you mean scale_k"), ("k_descale", "Did you mean scale_k"),
     ("position_ids", "Did you mean positions"), ("is_neox", "rotary_interleaved. It is the opposite"),
     ("is_causal", "It has block_table, .* It attends to nothing"),
-    ("softmax_scale", "It has block_table, .*It attends to nothing: froghopper.torch.paged_attention")])
+    ("softmax_scale", "It has block_table, .*It attends to nothing: attention of the same module")])
 def test_explained_for_new_rows(framework, word, says):
     _, array = framework()
     module = pytest.importorskip("froghopper.torch") if framework is of_torch else froghopper

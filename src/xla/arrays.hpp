@@ -48,7 +48,12 @@ enum class Role {
   block_table,
   quantised_q,
   quantised_k,
-  quantised_v,  // the last with strides
+  quantised_v,
+  cache_k,
+  cache_v,
+  rotary,
+  norm,  // the last with strides
+  row_numbers,
   lse,
   ends,
   used,
@@ -61,7 +66,17 @@ inline Shape scales_of_blocks(const fh_problem& p, int64_t rows, int64_t heads) 
   return {3, {p.batch, p.scale_rows ? (rows + p.scale_rows - 1) / p.scale_rows : 1, heads}};
 }
 
+// K or V of an append problem: pages, or rows of each sequence.
+inline Shape cache_of(const fh_problem& p, int64_t dim) {
+  return p.page_size ? Shape{4, {p.pages, p.page_size, p.heads_kv, dim}}
+                     : Shape{4, {p.batch, p.seq_kv, p.heads_kv, dim}};
+}
+
 inline Shape scales_of_keys(const fh_problem& p) {
+  if (p.op == FH_APPEND) {  // of each row and head of the cache, or of each head
+    const auto [pages, rows, heads, none] = cache_of(p, 0).extents;
+    return p.scale_tokens ? Shape{3, {pages, rows, heads}} : Shape{1, {heads}};
+  }
   if (!p.scale_tokens) return scales_of_blocks(p, p.seq_kv, p.heads_kv);
   if (p.page_size) return {3, {p.pages, p.page_size, p.heads_kv}};
   return p.varlen ? Shape{2, {p.total_kv, p.heads_kv}} : Shape{3, {p.batch, p.seq_kv, p.heads_kv}};
@@ -73,6 +88,7 @@ inline Shape shape_of(Role role, const fh_problem& p) {
     return p.varlen ? Shape{3, {total, heads, dim}} : Shape{4, {p.batch, seq, heads, dim}};
   };
   const auto rows_of_kv = [&](int64_t dim) {
+    if (p.op == FH_APPEND) return rows(p.seq_q, p.total_q, p.heads_kv, dim);
     return p.page_size ? Shape{4, {p.pages, p.page_size, p.heads_kv, dim}}
                        : rows(p.seq_kv, p.total_kv, p.heads_kv, dim);
   };
@@ -91,6 +107,11 @@ inline Shape shape_of(Role role, const fh_problem& p) {
     case Role::scale_v: return p.scale_v_columns ? Shape{3, {p.batch, p.heads_kv, dim_v}} : scales_of_keys(p);
     case Role::mean_k: return {3, {p.batch, p.heads_kv, p.dim_qk}};
     case Role::mean_v: return {3, {p.batch, p.heads_kv, dim_v}};
+    case Role::cache_k: return cache_of(p, p.dim_qk);
+    case Role::cache_v: return cache_of(p, dim_v);
+    case Role::rotary: return {2, {p.rotary_rows, p.rotary_dim / 2}};
+    case Role::norm: return {1, {p.dim_qk}};
+    case Role::row_numbers: return p.varlen ? Shape{2, {p.total_q, 2}} : Shape{3, {p.batch, p.seq_q, 2}};
     case Role::lse: return p.varlen ? Shape{2, {p.heads_q, p.total_q}} : Shape{3, {p.batch, p.heads_q, p.seq_q}};
     case Role::ends: return {1, {p.batch + 1}};
     case Role::used: return {1, {p.batch}};
@@ -124,21 +145,39 @@ inline XLA_FFI_DataType in_xla(fh_dtype type) {
   }
 }
 
+inline fh_dtype type_or(fh_dtype type, const fh_problem& p) { return type == FH_USUAL ? p.dtype : type; }
+
+// Numbers of 64 bits are pairs of 32, the lower half first, as JAX has none unless it is told so.
 inline XLA_FFI_DataType type_of(Role role, const fh_problem& p) {
   if (role >= Role::quantised_q && role <= Role::quantised_v) return in_xla(p.dtype_kv);
   switch (role) {
     case Role::q: return in_xla(p.dtype);
     case Role::k:
-    case Role::v: return in_xla(p.dtype_kv == FH_USUAL || p.op == FH_QUANTISE ? p.dtype : p.dtype_kv);
+    case Role::v: return in_xla(p.op == FH_QUANTISE || p.op == FH_APPEND ? p.dtype : type_or(p.dtype_kv, p));
+    case Role::cache_k:
+    case Role::cache_v: return in_xla(type_or(p.dtype_kv, p));
+    case Role::rotary: return in_xla(type_or(p.dtype_rotary, p));
+    case Role::norm: return in_xla(type_or(p.dtype_norm, p));
     case Role::o: return in_xla(type_of_o(p));
     case Role::ends:
     case Role::used:
+    case Role::row_numbers:
     case Role::block_table: return XLA_FFI_DataType_S32;
     default: return XLA_FFI_DataType_F32;
   }
 }
 
-inline bool has_strides(Role role) { return role <= Role::quantised_v; }
+inline size_t bytes_of(XLA_FFI_DataType type) {
+  switch (type) {
+    case XLA_FFI_DataType_F16:
+    case XLA_FFI_DataType_BF16: return 2;
+    case XLA_FFI_DataType_F8E4M3FN:
+    case XLA_FFI_DataType_F8E5M2: return 1;
+    default: return 4;
+  }
+}
+
+inline bool has_strides(Role role) { return role <= Role::norm; }
 
 // Of a dense array. What several rows share has no stride of rows.
 inline fh_tensor tensor_of(Role role, const fh_problem& p, void* data, const Shape& shape) {
@@ -146,6 +185,8 @@ inline fh_tensor tensor_of(Role role, const fh_problem& p, void* data, const Sha
   switch (role) {
     case Role::slopes: return {data, second, 0, 1};
     case Role::block_table: return {data, second, 1, 0};
+    case Role::rotary: return {data, 0, second, 0};
+    case Role::norm: return {data, 0, 0, 0};
     case Role::mean_k:
     case Role::mean_v: return {data, second * third, 0, third};
     case Role::scale_v:
@@ -153,6 +194,7 @@ inline fh_tensor tensor_of(Role role, const fh_problem& p, void* data, const Sha
       [[fallthrough]];
     case Role::scale_q:
     case Role::scale_k:
+      if (shape.rank == 1) return {data, 0, 0, 1};
       return shape.rank == 2 ? fh_tensor{data, 0, second, 1} : fh_tensor{data, second * third, third, 1};
     default:
       return shape.rank == 3 ? fh_tensor{data, 0, second * third, third}
@@ -196,6 +238,15 @@ inline constexpr Field fields[] = {
     {"quantised_q", Role::quantised_q, offsetof(fh_tensors, quantised_q)},
     {"quantised_k", Role::quantised_k, offsetof(fh_tensors, quantised_k)},
     {"quantised_v", Role::quantised_v, offsetof(fh_tensors, quantised_v)},
+    {"cache_k", Role::cache_k, offsetof(fh_tensors, cache_k)},
+    {"cache_v", Role::cache_v, offsetof(fh_tensors, cache_v)},
+    {"q_out", Role::q, offsetof(fh_tensors, q_out)},
+    {"rotary_cos", Role::rotary, offsetof(fh_tensors, rotary_cos)},
+    {"rotary_sin", Role::rotary, offsetof(fh_tensors, rotary_sin)},
+    {"norm_q", Role::norm, offsetof(fh_tensors, norm_q)},
+    {"norm_k", Role::norm, offsetof(fh_tensors, norm_k)},
+    {"slot_mapping", Role::row_numbers, offsetof(fh_tensors, slot_mapping)},
+    {"positions", Role::row_numbers, offsetof(fh_tensors, positions)},
 };
 
 }  // namespace froghopper::xla

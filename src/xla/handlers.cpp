@@ -169,29 +169,35 @@ bool copy(void* to, const void* from, size_t bytes, void* stream) {
   return enqueue && enqueue(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), bytes, stream) == 0;
 }
 
-// The library merges in place. Operands and results are told to share memory, but XLA's fusions of slices into calls
-// give some results memory of their own, which then gets what the operand holds. All of these tensors are f32.
-Wrong copy_merged(const XLA_FFI_CallFrame& frame, const Call& operands, const Call& results, void* stream) {
+// The library merges and appends in place. Operands and results are told to share memory, but XLA's fusions of slices
+// into calls give some results memory of their own, which then gets what the operand holds.
+bool works_in_place(const fh_problem& problem) { return problem.accumulate || problem.op == FH_APPEND; }
+
+Wrong copy_to_results(const XLA_FFI_CallFrame& frame, const fh_tensors& operands, const fh_tensors& results,
+                      void* stream) {
   const struct {
     std::string_view name;
     const void* from;
     void* to;
-  } merged[] = {{"o", operands.tensors.o.data, results.tensors.o.data},
-                {"lse", operands.tensors.lse, results.tensors.lse},
-                {"max_logit", operands.tensors.max_logit, results.tensors.max_logit}};
+  } changed[] = {{"o", operands.o.data, results.o.data},
+                 {"lse", operands.lse, results.lse},
+                 {"max_logit", operands.max_logit, results.max_logit},
+                 {"cache_k", operands.cache_k.data, results.cache_k.data},
+                 {"cache_v", operands.cache_v.data, results.cache_v.data},
+                 {"scale_k", operands.scale_k.data, results.scale_k.data},
+                 {"scale_v", operands.scale_v.data, results.scale_v.data}};
   std::string_view rest = attribute(frame, "results").value_or("");
   for (int64_t i = 0; i < frame.rets.size && !rest.empty(); i++) {
     const std::string_view name = rest.substr(0, rest.find(' '));
     rest.remove_prefix(std::min(name.size() + 1, rest.size()));
-    const auto* const its = std::ranges::find(merged, name, &std::decay_t<decltype(merged[0])>::name);
-    if (its == std::end(merged) || its->from == its->to) continue;
+    const auto* const its = std::ranges::find(changed, name, &std::decay_t<decltype(changed[0])>::name);
+    if (its == std::end(changed) || its->from == its->to) continue;
     const auto& buffer = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[i]);
     const size_t bytes =
-        std::accumulate(buffer.dims, buffer.dims + buffer.rank, sizeof(float), std::multiplies<size_t>());
+        std::accumulate(buffer.dims, buffer.dims + buffer.rank, bytes_of(buffer.dtype), std::multiplies<size_t>());
     if (bytes > 0 && !copy(its->to, its->from, bytes, stream))
-      return {
-          XLA_FFI_Error_Code_INTERNAL,
-          joined({name, " could not be copied to its result. Alias results to the operands they are merged with."})};
+      return {XLA_FFI_Error_Code_INTERNAL,
+              joined({name, " could not be copied to its result. Alias results to the operands that they change."})};
   }
   return {};
 }
@@ -205,8 +211,8 @@ Wrong run(const XLA_FFI_CallFrame& frame, const char* target, void* stream) {
   if (Wrong wrong = set_fields("operands", frame, frame.args.size, frame.args.args, call)) return wrong;
   const Call operands = call;
   if (Wrong wrong = set_fields("results", frame, frame.rets.size, frame.rets.rets, call)) return wrong;
-  if (call.problem.accumulate)
-    if (Wrong wrong = copy_merged(frame, operands, call, stream)) return wrong;
+  if (works_in_place(call.problem))
+    if (Wrong wrong = copy_to_results(frame, operands.tensors, call.tensors, stream)) return wrong;
   Wrong wrong =
       library_says(fh_attention(&call.problem, target, &call.tensors, call.workspace, call.workspace_bytes, stream));
   const auto names = attribute(frame, "names");
