@@ -202,33 +202,17 @@ TEST(ContextParallelChunks, the_plan_takes_the_fastest) {
   EXPECT_LT(seconds(long_sequence(32768), "2"), 0.9 * seconds(long_sequence(32768), "0"));
 }
 
-// A transport that fails at once, behind all checks.
+// Sums, roundings and sinks are those of the attention's own calls.
 TEST(ContextParallelChunks, the_last_call_rounds_so_the_caller_needs_no_kernels) {
-  fh_cp_transport transport = fh_cp_transport_init();
-  transport.ranks = 4, transport.transfers = FH_CP_PEER_COPIES;
-  transport.exchange = [](void*, const fh_cp_transfer*, int64_t, const fh_cp_transfer*, int64_t, void*, void**) {
-    return 7;
-  };
-  transport.wait = [](void*, void*, void*) { return 7; };
-  fh_cp_memory memory = fh_cp_memory_init();
-  memory.fill = [](void*, void*, uint32_t, uint64_t, void*) { return 8; };
-  memory.copy = [](void*, void*, uint64_t, const void*, uint64_t, uint64_t, uint64_t, void*) { return 8; };
-  fh_cp_tensors t = fh_cp_tensors_init();
-  t.q = reinterpret_cast<void*>(0x10000000), t.k = reinterpret_cast<void*>(0x20000000);
-  t.v = reinterpret_cast<void*>(0x30000000), t.o = reinterpret_cast<void*>(0x40000000);
-  void* const workspace = reinterpret_cast<void*>(0x50000000);
-  const auto said = [&](fh_cp_scheme scheme) {
+  const Chunks chunks("2");
+  for (const fh_cp_scheme scheme : {FH_CP_RING, FH_CP_ALL_GATHER}) {
     Asked a(long_sequence(8192));
     a.problem.scheme = scheme;
-    const test::CpPlan plan = planned(a.problem, "h100");
-    EXPECT_NE(fh_cp_plan_run(plan.get(), &transport, &memory, &t, workspace, fh_cp_plan_workspace_bytes(plan.get()),
-                             nullptr),
-              FH_OK);
-    return std::string(fh_cp_last_error());
-  };
-  const Chunks chunks("2");
-  for (const fh_cp_scheme scheme : {FH_CP_RING, FH_CP_ALL_GATHER})
-    EXPECT_NE(said(scheme).find("transport.exchange returned 7"), std::string::npos) << said(scheme);
+    const std::string steps = fh_cp_plan_text(planned(a.problem, "h100").get());
+    EXPECT_NE(steps.find("merged and rounded"), std::string::npos) << steps;
+    for (const char* const kernel : {"add to", "round to", "spread"})
+      EXPECT_EQ(steps.find(kernel), std::string::npos) << kernel << " in " << steps;
+  }
 }
 
 TEST(ContextParallelChunks, a_value_that_makes_no_sense) {

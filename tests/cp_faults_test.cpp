@@ -208,10 +208,28 @@ TEST(ContextParallelFaults, a_plan_of_a_gpu_that_was_only_named_calls_nothing) {
     return 0;
   };
   transport.cancel = [](void*) { ADD_FAILURE() << "cancel"; };
-  const fh_cp_tensors x = fh_cp_tensors_init();
-  EXPECT_EQ(fh_cp_plan_run(plan.get(), &transport, nullptr, &x, nullptr, 0, nullptr), FH_NO_DEVICE);
-  EXPECT_NE(std::string(fh_cp_last_error()).find("a GPU that was only named"), std::string::npos)
-      << fh_cp_last_error();
+  fh_cp_memory functions = fh_cp_memory_init();
+  functions.fill = [](void*, void*, uint32_t, uint64_t, void*) {
+    ADD_FAILURE() << "fill";
+    return 0;
+  };
+  functions.copy = [](void*, void*, uint64_t, const void*, uint64_t, uint64_t, uint64_t, void*) {
+    ADD_FAILURE() << "copy";
+    return 0;
+  };
+  fh_cp_tensors x = fh_cp_tensors_init();
+  std::vector<char> memory(1 << 20);
+  void* const workspace = memory.data() + (256 - reinterpret_cast<uintptr_t>(memory.data()) % 256);
+  const auto said = [&] {
+    const fh_status status = fh_cp_plan_run(plan.get(), &transport, &functions, &x, workspace,
+                                            fh_cp_plan_workspace_bytes(plan.get()), nullptr);
+    return std::pair(status, std::string(fh_cp_last_error()));
+  };
+  EXPECT_EQ(said().first, FH_INVALID_TENSOR);  // q is NULL
+  char* const tensors = memory.data() + (1 << 19);
+  x.q = tensors, x.k = tensors + (1 << 14), x.v = tensors + (2 << 14), x.o = tensors + (3 << 14);
+  EXPECT_EQ(said().first, FH_NO_DEVICE);
+  EXPECT_NE(said().second.find("a GPU that was only named"), std::string::npos) << said().second;
 }
 
 TEST(ContextParallelFaults, a_gradient_of_lse_is_given_by_all_ranks_or_by_none) {

@@ -129,10 +129,6 @@ fh_status fh_cp_plan_run(const fh_cp_plan* plan, const fh_cp_transport* transpor
                          const fh_cp_tensors* tensors, void* workspace, uint64_t workspace_bytes, void* stream) try {
   if (plan == nullptr) return is_null("fh_cp_plan_run", "plan");
   if (tensors == nullptr) return is_null("fh_cp_plan_run", "tensors", FH_INVALID_TENSOR);
-  if (!plan->runs_here)
-    return failed("fh_cp_plan_run", {FH_NO_DEVICE,
-                                     "the plan was made for a GPU that was only named; it can be read, not run. Make "
-                                     "one for \"hopper\" or \"cpu\"."});
   const Result<void> done = run(*plan, transport, memory, *tensors, workspace, workspace_bytes, stream);
   return done ? FH_OK : failed("fh_cp_plan_run", done.failure());
 } catch (const std::exception& e) { return failed("fh_cp_plan_run", {FH_INTERNAL, e.what()}); }

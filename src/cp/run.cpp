@@ -17,6 +17,8 @@
 namespace froghopper::cp {
 namespace {
 
+constexpr const char* only_named =
+    "the plan was made for a GPU that was only named; it can be read, not run. Make one for \"hopper\" or \"cpu\".";
 constexpr uint64_t refusal = 0;  // a rank that refuses its arguments says this instead of a digest
 
 class Run {
@@ -100,10 +102,9 @@ Result<void> Run::all() {
   if (no.empty()) no = refused_tensors();
   if (no.empty()) no = refused_memory();
   if (no.empty()) no = refused_addresses(plan_, t_, workspace_);
-  if (!no.empty()) {
-    tell_refusal();
-    return Failure{FH_INVALID_TENSOR, std::move(no)};
-  }
+  if (!no.empty() && plan_.runs_here) tell_refusal();
+  if (!no.empty()) return Failure{FH_INVALID_TENSOR, std::move(no)};
+  if (!plan_.runs_here) return Failure{FH_NO_DEVICE, only_named};
   if (usable_ && compares()) {
     const bool with_grad_lse = t_.grad_lse != nullptr;
     if (Result<void> agreed = agree(digest_of({plan_.digest, t_.call, with_grad_lse})); !agreed) return agreed;
