@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
-from froghopper._errors import Error, InvalidType, Unsupported
+from froghopper._errors import Error, InvalidType, Unsupported, of_numpy
 from froghopper._hints import by_parts
 from froghopper._values import listed, shown, type_of
 
@@ -192,6 +192,7 @@ def takes_words_of_others(module: str) -> Callable[[F], F]:
         most = code.co_argcount
         least = most - len(function.__defaults__ or ())
         needed = code.co_varnames[:least]
+        if not module: function = of_numpy(function)
 
         def checked(*given: Any, **words: Any) -> Any:
             if not least <= len(given) <= most: check_given(function.__name__, needed, most, given, words)
