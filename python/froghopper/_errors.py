@@ -3,17 +3,19 @@
 
 The text is the library's own sentence: the argument, its value, the rule and a way out.
 """
+import functools
 import re
 import sys
 import types
 import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 from froghopper._c import Status
-from froghopper._library_words import in_python, of_one_o
+from froghopper._library_words import in_python, of_numpy_alone, of_one_o
 
 FRAMEWORKS = ("torch", "jax")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Error(Exception):
@@ -85,6 +87,19 @@ def about_o(error: InvalidTensor, held: bool, q: Sequence[int]) -> InvalidTensor
         text += " Or, if q is [heads, total, dim], use q.swapaxes(0, 1), and k and v likewise."
     error.args = (text,)
     return error
+
+
+def of_numpy(function: F) -> F:
+    """A function on arrays of NumPy, whose errors say what to do with those alone."""
+    @functools.wraps(function)
+    def call(*given: Any, **words: Any) -> Any:
+        try: return function(*given, **words)
+        except Error as error:
+            error.args = (of_numpy_alone(str(error)),)
+            raise
+    made: Any = call
+    made.__kwdefaults__ = function.__kwdefaults__  # which others ask for
+    return cast(F, made)
 
 
 def warn_user(text: str, where: tuple[str, int] | None = None) -> None:

@@ -17,6 +17,7 @@ from froghopper import _torch_ops as ops
 from froghopper import _torch_traced as traced
 from froghopper._call import whole_number
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
+from froghopper._log import logger
 from froghopper._torch_calls import FLOAT8, check_dense, is_dense
 from froghopper._torch_checks import as_float as as_float
 from froghopper._torch_kinds import BARE, check_kinds
@@ -58,6 +59,21 @@ def dense_order(given: Sequence[Any], words: Collection[str]) -> Sequence[str] |
         raise InvalidType(f"0 and {given[1]} are given behind the tensors: FlashAttention 2 has dropout_p there, and "
                           "FlashAttention 3 softmax_scale and causal. Give causal by its name, and a scale of 0 too.")
     return None if ours else FLASH_2[:-1]
+
+
+def tell_of_scale(function: str, tensor: Any, given: Any) -> None:
+    """A softmax_scale of FlashAttention-3 stands where FlashAttention 2 has dropout_p. A warning of the log, once in a
+    process, where a number alone behind the tensors looks like the latter: few digits, and not 1/sqrt(dim)."""
+    if torch.compiler.is_compiling() or type(given) is not float or not 0 < given < 1 or _told: return
+    dim = tensor.shape[-1] if isinstance(tensor, Tensor) and tensor.ndim else 0
+    if dim and abs(given * dim ** 0.5 - 1) < 0.01 or abs(given * 1000 - round(given * 1000)) > 1e-6: return
+    _told.add(function)
+    logger.warning("%s is given %s behind the tensors, which is taken as softmax_scale, as in FlashAttention 3. In "
+                   "FlashAttention 2 it is dropout_p, of which there is none here: leave it out, or give "
+                   "dropout_p=0.0. If it is the scale, give softmax_scale=%s.", function, given, given)
+
+
+_told: set[str] = set()  # the function that did
 
 
 def pair_order(given: Sequence[Any], words: Collection[str]) -> Sequence[str] | None:
@@ -108,6 +124,7 @@ def in_any_order(order: Callable[[Sequence[Any], Collection[str]], Sequence[str]
         def call(*given: Any, **words: Any) -> Any:
             if order is not None and len(given) > first and (names := order(given[first:], words)) is not None:
                 given, words = given[:first], by_name(name, names, given[first:], words)
+            elif order is dense_order and len(given) == first + 1: tell_of_scale(name, given[0], given[first])
             for word in words:
                 if word not in known: return translated_call(told, "flash_attn_interface", given, words, known)
             if torch.compiler.is_compiling():

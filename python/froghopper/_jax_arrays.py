@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arrays that froghopper.jax.attention is given: which types and shapes they must have."""
 # JAX has few types, and mypy runs where it is not installed, too.
-# mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call"
+# mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call,untyped-decorator"
 from typing import Any, TypeAlias
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 
 from froghopper._axes import check_begins, check_pool, room_in_pages
 from froghopper._call import DTYPES, check_held, check_rank, slopes_out
-from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._values import counted, is_of_padding, shown, type_of, way_to_type, whole_number, wrong_shape
 from froghopper._xla_kind import LENGTHS, SCALES
 
@@ -127,13 +127,26 @@ def batch_of(arrays: Given) -> int:
 
 def slopes_of(arrays: Given) -> Array:
     """A row for each sequence."""
-    slopes, q = jax.lax.stop_gradient(arrays["alibi_slopes"]), arrays["q"]
+    slopes, q = arrays["alibi_slopes"], arrays["q"]
+    if isinstance(slopes, jax.core.Tracer): slopes = constant_slopes(slopes)
     batch = batch_of(arrays)
     if slopes.ndim == 1: slopes = jax.numpy.broadcast_to(slopes, (batch, *slopes.shape))
     if slopes.shape == (batch, q.shape[-2]): return slopes
     raise InvalidTensor("alibi_slopes must have the shape [heads_q] or [batch, heads_q], here "
                         f"{[batch, q.shape[-2]]}, but has {list(arrays['alibi_slopes'].shape)}. "
                         f"{slopes_out(arrays['alibi_slopes'].shape, batch, q.shape[-2])}.")
+
+
+@jax.custom_jvp
+def constant_slopes(slopes: Array) -> Array:
+    """Themselves, which nothing may differentiate. JAX asks for the rule only where something does. (It would not do to
+    raise in forward of jax.py: what JAX keeps of that function serves later gradients of q too.)"""
+    return slopes
+
+
+@constant_slopes.defjvp
+def refuse_slopes(primals: Any, tangents: Any) -> Any:
+    raise Unsupported("alibi_slopes requires a gradient; it has none here. Use jax.lax.stop_gradient(alibi_slopes).")
 
 
 def held_arrays(given: Any, with_max_logit: bool) -> Given:

@@ -104,6 +104,7 @@ def attention(q: Array, k: Array, v: Array, axis_name: str, *, causal: bool = Fa
     return (o, lse) if flag("return_lse", return_lse) else o
 
 
+@takes_words_of_others("jax.context_parallel")
 def zigzag(x: Array, devices: int, axis: int = 1) -> Array:
     """A whole array with its rows in another order, so that PartitionSpec gives each of so many devices two chunks: one
     from the beginning and, counted from the end, the same one. x: as many rows as a multiple of 2 devices."""
@@ -111,6 +112,7 @@ def zigzag(x: Array, devices: int, axis: int = 1) -> Array:
     return jnp.concatenate([parts[at] for at in order(devices)], axis)
 
 
+@takes_words_of_others("jax.context_parallel")
 def unzigzag(x: Array, devices: int, axis: int = 1) -> Array:
     """The inverse of zigzag."""
     parts, places = chunks_of(x, devices, axis), order(devices)

@@ -12,7 +12,7 @@ from froghopper._explain import explain as explain_problem
 from froghopper._errors import InvalidType
 from froghopper._jax_problem import check_derivative, described, fits, kind_of
 from froghopper._library_words import in_python
-from froghopper._words import named_by, names_said, too_many, translated
+from froghopper._words import check_own_words, named_by, names_said, too_many, translated
 from froghopper.jax import attention
 
 
@@ -43,6 +43,7 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *others: Any, target: s
                                                  "froghopper.explain.")
         if others: too_many("attention", others)
         defaults: dict[str, Any] = attention.__kwdefaults__ or {}
+        check_own_words("explain", "jax", options, defaults.keys(), ("target", "gradients"))
         names = names_said("attention", "jax", options, defaults.keys())
         given = defaults | translated("attention", "jax", options, defaults.keys()) | dict(q=q, k=k, v=v)
         jax.eval_shape(look, {name: x for name, x in given.items() if all(map(is_described, leaves_of(x)))})

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a call of froghopper.jax.attention asks for: its arrays, its options and its results."""
 # JAX has few types, and mypy runs where it is not installed, too.
-# mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call"
+# mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call,untyped-decorator"
 import contextlib
 import contextvars
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+from jax.custom_derivatives import SymbolicZero
+
 from froghopper._call import check_rank
 from froghopper._errors import Error, Unsupported
 from froghopper._jax_8_bit import type_of_o, with_scales
-from froghopper._jax_arrays import HELD, Given, bounds, check_sizes, checked, held_arrays, is_traced, slopes_of
+from froghopper._jax_arrays import (HELD, Array, Given, bounds, check_sizes, checked, held_arrays, is_traced,
+                                    slopes_of)
 from froghopper._library_words import in_python
 from froghopper._values import flag, plain
 from froghopper._xla import check_problem
@@ -97,6 +101,20 @@ def check_derivative(options: Options, arrays: Given) -> None:
         raise Unsupported(f"a gradient is asked for and k is {options.types.kv}; gradients are computed of float16, "
                           "bfloat16 and float32. Multiply q, k and v by their scales in one of these and give no "
                           "scales, or give jax.lax.stop_gradient of every array.")
+
+
+@jax.custom_vjp
+def without_gradient(max_logit: Array) -> Array:
+    """Itself, whose cotangent may be none but what JAX knows to be 0."""
+    return max_logit
+
+
+def refuse_gradient(_: None, cotangent: Any) -> tuple[None]:
+    if isinstance(cotangent, SymbolicZero): return None,
+    raise Unsupported("a gradient of max_logit is asked for; it has none here. Use jax.lax.stop_gradient(max_logit).")
+
+
+without_gradient.defvjp(lambda max_logit: (max_logit.value, None), refuse_gradient, symbolic_zeros=True)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from froghopper._jax_arrays import Array, Given, bounds, check_sizes, checked, v
 from froghopper._jax_problem import in_users_words, with_names
 from froghopper._quantise import blocks_of, check_given
 from froghopper._values import flag, shown, whole_name, whole_number
+from froghopper._words import takes_words_of_others
 from froghopper._xla import check_problem, compute, in_explicit_mesh, is_explicit
 from froghopper._xla_kind import Copies, Kind, Options
 
@@ -43,6 +44,7 @@ class Smoothed(NamedTuple):
     mean_v: Array
 
 
+@takes_words_of_others("jax")
 def quantise(q: Array, k: Array, v: Array, *, dtype: Any = "float8_e4m3fn", rotate: bool = True, rotate_seed: int = 0,
              scale_rows: int = SCALE_ROWS, cu_seqlens_q: Array | None = None, cu_seqlens_kv: Array | None = None,
              max_seqlen_q: int | None = None, max_seqlen_kv: int | None = None, seqused_q: Array | None = None,

@@ -20,7 +20,7 @@ from froghopper._pages import from_left, packed_from_left, slots_of, table_of
 from froghopper._torch_calls import FLOAT8, check_tensor, kind
 from froghopper._torch_kinds import BARE, check_kinds
 from froghopper._torch_options import whole
-from froghopper._words import named_by
+from froghopper._words import named_by, takes_words_of_others
 from froghopper.torch import append_kv, attention, paged_attention
 
 _tried: dict[Hashable, bool] = {}
@@ -87,6 +87,7 @@ def positions_of(first: Tensor, x: Tensor, ends: Tensor | None, moves: bool) -> 
     return first.long()[sequence] + (at - ends[sequence] if moves else 0)
 
 
+@takes_words_of_others("flash_attn_interface")
 def reshape_and_cache_flash(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor,
                             kv_cache_dtype: str = "auto", k_scale: Tensor | float | None = None,
                             v_scale: Tensor | float | None = None) -> None:
@@ -192,6 +193,7 @@ def attend_from_left(q: Tensor, k_cache: Tensor, v_cache: Tensor, used: Tensor |
     return found.unflatten(0, (batch, q.shape[1])), lse.unflatten(1, (batch, q.shape[1])).transpose(0, 1)
 
 
+@takes_words_of_others("flash_attn_interface")
 def get_scheduler_metadata(batch_size: int, max_seqlen_q: int, max_seqlen_k: int, num_heads_q: int, num_heads_kv: int,
                            headdim: int, cache_seqlens: Tensor, qkv_dtype: torch.dtype = torch.bfloat16,
                            headdim_v: int | None = None, cu_seqlens_q: Tensor | None = None,

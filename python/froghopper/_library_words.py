@@ -20,6 +20,13 @@ def of_one_o(text: str, held: bool) -> str:
                                           f"numpy.ascontiguousarray({HELD}) in NumPy.")
 
 
+def of_numpy_alone(text: str) -> str:
+    """A sentence that says what to do in PyTorch and in NumPy: without the former."""
+    text = re.sub(r"\b(use|first:|then:|it:) (?:(?!\. ).)*? in PyTorch, (.*?) in NumPy(, and so \S+ in JAX)?",
+                  r"\1 \2", text, flags=re.IGNORECASE)
+    return re.sub(r" in NumPy, [^,]*? in PyTorch", "", text)
+
+
 def of_memory(names: str, subject: str, way: str) -> list[tuple[str, str]]:
     """Sentences of where a tensor that is written lies. names: of fields, a pattern."""
     name = rf"\b(?P<name>{names})"

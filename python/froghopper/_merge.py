@@ -11,10 +11,12 @@ from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsup
 from froghopper._torch_calls import check_dense, check_floating
 from froghopper._torch_options import check_dtype
 from froghopper._values import is_result, new_result, way_to_shape
+from froghopper._words import takes_words_of_others
 
 BLOCK_BYTES = 64 * 2**20  # of float32 that are there at once; on a GPU a block of that size fills it
 
 
+@takes_words_of_others("flash_attn_interface")
 def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | None = None,
                        out_dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
     """One result of several over different keys: softmax over their lse is the weight of each.
@@ -53,6 +55,7 @@ def flash_attn_combine(out_partial: Tensor, lse_partial: Tensor, out: Tensor | N
     return out, lse
 
 
+@takes_words_of_others("flash_attn_interface")
 def merge_attn_states(output: Tensor, prefix_output: Tensor, prefix_lse: Tensor, suffix_output: Tensor,
                       suffix_lse: Tensor, output_lse: Tensor | None = None) -> None:
     """vLLM's: output becomes attention over the keys of a prefix and of a suffix.

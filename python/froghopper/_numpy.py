@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from froghopper._call import (Call, Window, cached, check_means, check_scale_is_there, describe, plan_of, results_of)
-from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, about_o
+from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, about_o, of_numpy
 from froghopper._lse import check_lse_by_row, lse_by_row_of
 from froghopper._numpy_8_bit import attention_8_bit, is_8_bit
 from froghopper._numpy_arrays import (Array, Lengths, address, check_array, check_is_array, check_no_mask, check_order,
@@ -127,6 +127,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: bool = ..., window: Windo
               return_max_logit: Literal[True]) -> tuple[Array, Array, Array]: ...
 
 
+@of_numpy
 def attention(q: Array = MISSING, k: Array = MISSING, v: Array = MISSING, *more: Any, causal: bool = False,
               window: Window | None = None, softcap: float | None = None, scale: float | None = None,
               sink: Array | None = None, cu_seqlens_q: Lengths | None = None, cu_seqlens_kv: Lengths | None = None,
@@ -234,7 +235,6 @@ def attention(q: Array = MISSING, k: Array = MISSING, v: Array = MISSING, *more:
                     slopes_of(slopes, problem), gates=gates_of(gate),
                     of_lse=lse_by_row_of(q.shape)[1] if lse_by_row else None)
     call = cached(_calls, key_of([*arrays.values(), *held_arrays(slopes)], options | {"lse_by_row": lse_by_row}), make)
-
     if given is not None: check_writeable(name_of_o, given)
     o = np.empty(result_shape(q, v), q.dtype) if given is None else given
     lse = lse_for(q, held, return_lse, lse_by_row)

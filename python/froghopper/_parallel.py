@@ -7,14 +7,15 @@ import functools
 import os
 import pathlib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from froghopper import _c
 from froghopper import _c_parallel as c
-from froghopper._errors import Error, InvalidProblem, LibraryNotFound, error_of
+from froghopper._errors import Error, InvalidProblem, InvalidType, LibraryNotFound, error_of
 from froghopper._library import library
-from froghopper._values import one_of, text, whole_number, wrong_kind
+from froghopper._values import one_of, text, type_of, whole_number, wrong_kind
+from froghopper._words import takes_words_of_others
 
 NAME = "libfroghopper-cp.so"
 SCHEMES = {"auto": c.CpScheme.CP_AUTO, "ring": c.CpScheme.CP_RING, "all_gather": c.CpScheme.CP_ALL_GATHER,
@@ -26,6 +27,7 @@ SCHEMES_ELSEWHERE = {"ulysses": "all_to_all", "a2a": "all_to_all", "alltoall": "
 GRIDS = ("all_to_all_ring", "all_to_all_gather")  # the schemes of two levels
 LAYOUTS = {"zigzag": c.CpLayout.CP_ZIGZAG, "contiguous": c.CpLayout.CP_CONTIGUOUS,
            "by_document": c.CpLayout.CP_BY_DOCUMENT}
+LINE = "fwd bf16 b1 hq64 hkv8 sq65536 skv65536 d128 causal"  # a problem
 AGREED = -1  # check_interval: the ranks have compared what they compute before a run
 
 
@@ -91,6 +93,33 @@ def checksum(file: str) -> str:
     except OSError as error: return f"not readable ({error.strerror})"
 
 
+def takes_a_line(function: Callable[..., str]) -> Callable[..., str]:
+    """Tensors are what attention is given; they are answered with the line that they make."""
+    @functools.wraps(function)
+    def call(*given: Any, **words: Any) -> str:
+        first = given[0] if given else words.get("problem", words.get("q"))
+        if not hasattr(first, "shape"): return function(*given, **words)
+        line = line_of(first, given[1] if len(given) > 1 else words.get("k"), words.get("causal") is True)
+        raise InvalidType(f"explain of froghopper.torch.context_parallel takes a problem in one line, over the rows of "
+                          f"all ranks, and the number of ranks, but is given {type_of(first)} first. Write both, as in "
+                          f"explain(\"{line}\", 2).")
+    return call
+
+
+TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+
+
+def line_of(q: Any, k: Any, causal: bool) -> str:
+    """The problem of two ranks that have as many rows each."""
+    dtype = TYPES.get(str(q.dtype).rpartition(".")[2])
+    if dtype is None or len(q.shape) != 4 or len(getattr(k, "shape", ())) != 4: return LINE
+    batch, rows, heads, dim = q.shape
+    mask = " causal" * causal
+    return f"fwd {dtype} b{batch} hq{heads} hkv{k.shape[2]} sq{2 * rows} skv{2 * rows} d{dim}{mask}"
+
+
+@takes_a_line
+@takes_words_of_others("torch.context_parallel")
 def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, scheme: str = "auto",
             layout: str = "zigzag", ranks_per_host: int = 0, transfers: str = "send_recv",
             cu_seqlens: Sequence[int] | None = None, heads_ranks: int = 0,
@@ -113,7 +142,7 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
     What is wrong with these is told too, not raised.
     """
     try:
-        whole = library().problem(text("problem", problem, "fwd bf16 b1 hq64 hkv8 sq65536 skv65536 d128 causal"))
+        whole = library().problem(text("problem", problem, LINE))
         check_by_document(layout, cu_seqlens)
         plan = Plan(whole, whole_number("ranks", ranks), whole_number("rank", rank), one_of("scheme", scheme, SCHEMES),
                     one_of("layout", layout, LAYOUTS), text("target", target, "cpu"),

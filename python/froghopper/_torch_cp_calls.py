@@ -24,6 +24,7 @@ from froghopper._torch_cp_copies import Shared
 from froghopper._torch_cp_layout import Layout
 from froghopper._torch_cp_transport import Functions
 from froghopper._values import listed
+from froghopper._words import takes_words_of_others
 
 ALIGNMENT = 256  # of a workspace
 NO_ROWS = 4  # an address for what is given and has no rows; not 0, which says that it is not given, and not read
@@ -45,6 +46,7 @@ class Options(NamedTuple):
     kv_dtype: str
 
 
+@takes_words_of_others("torch.context_parallel")
 def moved() -> int:
     """Bytes of k, v, q, o and gradients that this process has received in all calls so far."""
     return _received

@@ -19,6 +19,7 @@ from froghopper._errors import InvalidProblem, InvalidTensor, Unsupported
 from froghopper._parallel import check_by_document
 from froghopper._torch_calls import FLOAT8, check_dense, check_tensor
 from froghopper._values import counted, shown, whole_number
+from froghopper._words import takes_words_of_others
 
 Layout = Literal["zigzag", "contiguous", "by_document"]
 Span = tuple[int, int]  # [begin, end)
@@ -84,6 +85,7 @@ def documents_for(layout: Any, cu_seqlens: Any, rows: int) -> list[int] | None:
     return found
 
 
+@takes_words_of_others("torch.context_parallel")
 def shard(x: Tensor, group: Any = None, *, dim: int = 1, layout: Layout = "zigzag", cu_seqlens: Any = None) -> Tensor:
     """The rows of this rank, of a tensor that every rank has whole.
 
@@ -105,6 +107,7 @@ def shard(x: Tensor, group: Any = None, *, dim: int = 1, layout: Layout = "zigza
     return parts[0] if len(parts) == 1 else torch.cat(parts, at)
 
 
+@takes_words_of_others("torch.context_parallel")
 def positions(length: int, group: Any = None, *, layout: Layout = "zigzag", device: torch.device | str | None = None,
               cu_seqlens: Any = None) -> Tensor:
     """Where the rows that shard gives this rank lie in a sequence of that length, from 0 on: [rows] int64, as tables of
@@ -118,6 +121,7 @@ def positions(length: int, group: Any = None, *, layout: Layout = "zigzag", devi
     return places if documents is None else packing.places_within(places, documents)
 
 
+@takes_words_of_others("torch.context_parallel")
 def unshard(x: Tensor, group: Any = None, *, dim: int = 1, layout: Layout = "zigzag", cu_seqlens: Any = None) -> Tensor:
     """The inverse of shard: the whole tensor on every rank, from the rows that each has.
 

@@ -24,6 +24,7 @@ from froghopper import _torch_cp_transport as transport
 from froghopper._errors import InvalidProblem, LaunchFailed
 from froghopper._torch_attention import attention
 from froghopper._torch_calls import stream_of
+from froghopper._words import takes_words_of_others
 
 FEW = 4096  # bytes of a group of transfers that shows the latency
 WARM, ROUNDS = 2, 5  # rounds that are not counted, and that are
@@ -235,6 +236,7 @@ class Probe:
         return "\n".join(lines) + "\n"
 
 
+@takes_words_of_others("torch.context_parallel")
 def probe(group: Any = None, file: str | os.PathLike[str] | None = None) -> dict[str, float]:
     """Measures what transfers and calls of the attention cost between the ranks of a group, for the model of time.
 

@@ -20,7 +20,7 @@ from froghopper._torch_eager import DEVICES, autocast
 from froghopper._torch_ops import is_wrapped, transforms_active, unwrapped
 from froghopper._torch_options import bound_of, decided, scale_tensor, window_of
 from froghopper._torch_sharding import is_dtensor
-from froghopper._words import named_by, names_said, too_many, translated
+from froghopper._words import check_own_words, named_by, names_said, too_many, translated
 
 DEFAULTS: dict[str, Any] = dict(
     causal=False, window=None, softcap=None, scale=None, sink=None, cu_seqlens_q=None, cu_seqlens_kv=None,
@@ -99,6 +99,7 @@ def said_and_meant(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, A
         raise InvalidType("explain() of froghopper.torch has no argument gradients. It shows the backward pass where a "
                           "tensor requires a gradient.")
     known = DEFAULTS.keys()
+    check_own_words("explain", "torch", options, known, ("target",))
     return names_said("attention", "torch", options, known), translated("attention", "torch", options, known)
 
 

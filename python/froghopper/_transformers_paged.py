@@ -25,6 +25,7 @@ from froghopper._errors import Error, InvalidProblem, Unsupported
 from froghopper._flash_words import as_float, length_of
 from froghopper._torch_calls import check_tensor
 from froghopper._transformers_words import check_arguments, in_words, is_compiling, refuse
+from froghopper._words import takes_words_of_others
 from froghopper.torch import attention
 
 Model = TypeVar("Model", bound=torch.nn.Module)
@@ -38,6 +39,7 @@ def register(name: str) -> None:
         masks.AttentionMaskInterface.register(given, no_mask)
 
 
+@takes_words_of_others("transformers")
 def continuous_batching(model: Model, name: str = "froghopper") -> Model:
     """The model, whose attention is froghopper's for continuous batching from now on. For generate and training set it
     back: model.set_attn_implementation("froghopper"). name: as given to register, which is called too.

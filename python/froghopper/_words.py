@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
-from froghopper._errors import Error, InvalidType, Unsupported
+from froghopper._errors import Error, InvalidType, Unsupported, of_numpy
 from froghopper._hints import by_parts
 from froghopper._values import listed, shown, type_of
 
@@ -195,6 +195,7 @@ def takes_words_of_others(module: str) -> Callable[[F], F]:
         most = code.co_argcount
         least = most - len(function.__defaults__ or ())
         needed = code.co_varnames[:least]
+        if not module: function = of_numpy(function)
 
         def checked(*given: Any, **words: Any) -> Any:
             if not least <= len(given) <= most: check_given(function.__name__, needed, most, given, words)
@@ -315,6 +316,16 @@ def translated(function: str, module: str, words: dict[str, Any], known: Collect
     return found
 
 
+def check_own_words(function: str, module: str, words: Collection[str], known: Collection[str],
+                    own: Collection[str]) -> None:
+    """Of a function that takes what another one does, and arguments of its own: raises where one of these is meant.
+    known: the other one's."""
+    for word in words:
+        near = difflib.get_close_matches(word, own, 1, 0.8)
+        if near and word not in known and word not in ONLY and word not in SAME:
+            raise InvalidType(f"{function}() of froghopper.{module} has no argument {word}. Did you mean {near[0]}?")
+
+
 def again(function: Any, module: str, given: dict[str, Any]) -> Any:
     """The call once more with words that the function knows. given: its arguments by name, and the unknown ones as
     others."""
@@ -363,7 +374,7 @@ def own_word(function: str, module: str, word: str, value: Any, known: Collectio
         if not near and not more: near = difflib.get_close_matches(word, known, 2, 0.7)
     if more: out = more
     elif near: out = f"Did you mean {' or '.join(near)}?{NOTES.get(word, '')}"
-    else: out = f"It has {', '.join(sorted(known))}.{MORE.get(function, '')}"
+    else: out = f"It has {', '.join(sorted(known)) or 'none'}.{MORE.get(function, '')}"
     raise InvalidType(f"{function}() of froghopper{'.' * bool(module)}{module} has no argument {word}. {out}")
 
 

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import jax
 
 from froghopper._call import Window, cached
-from froghopper._jax_arrays import Array, Given, varying_alike
+from froghopper._jax_arrays import Array, Given, is_traced, varying_alike
 from froghopper._jax_problem import (check_derivative, described, fits, in_users_words, kind_of, results_of, saying,
-                                     with_names)
+                                     with_names, without_gradient)
 from froghopper._later import name_module, no_attribute
 from froghopper._values import Align
 from froghopper._words import MISSING, again, names_said, too_many
@@ -174,9 +174,9 @@ def attention(q: Array = MISSING, k: Array = MISSING, v: Array = MISSING, *more:
     invariant      a row of o and lse has the same bits whatever batch, bounds, max_sms and other queries it is
                    computed with, as prefill or as decoding: docs/1-math.md. Gradients are as without it
     return_max_logit  also [batch, heads_q] float32: the largest score of the rows of a sequence, after scale, softcap
-                   and slopes, without sinks and NaN; -inf where no row attends to a key. It is a constant to
-                   derivatives. With accumulate, which then is (o, lse, max_logit), it is the larger one of it and what
-                   is there
+                   and slopes, without sinks and NaN; -inf where no row attends to a key. Without gradients: a
+                   loss may have jax.lax.stop_gradient of it. With accumulate, which then is (o, lse, max_logit), it is
+                   the larger one of it and what is there
     max_sms        SMs of a GPU, or threads of a CPU, that it may use; 0 for all
     gate           shape and type of o, which is multiplied by 1 / (1 + exp(-gate)) before it is rounded; lse and
                    max_logit are without it. It has a gradient. Without accumulate
@@ -211,7 +211,8 @@ def attention(q: Array = MISSING, k: Array = MISSING, v: Array = MISSING, *more:
     cached(_fit, key, lambda: fits(options, arrays))
     with in_users_words():
         found: Array | tuple[Array, ...] = run(options, results, varying_alike(arrays))
-        return found
+    if return_max_logit and is_traced({"max_logit": found[-1]}): found = (*found[:-1], without_gradient(found[-1]))
+    return found
 
 
 _fit: dict[Hashable, bool] = {}  # what was checked already, so that a call that is not traced costs less
@@ -253,7 +254,7 @@ def backward(options: Options, results: tuple[str, ...], kept: tuple[Given, Arra
     """The gradient of each array; that of lengths is none."""
     arrays, o, lse = in_order(kept[0]), *kept[1:]
     of_results = dict(zip(results, grads if len(results) > 1 else (grads,)))
-    of_results.pop("max_logit", None)  # a constant
+    of_results.pop("max_logit", None)  # without_gradient has refused another one than 0
     wanted = tuple("grad_" + name for name in arrays if name not in (*WHOLE_NUMBERS, "alibi_slopes"))
     given = {**arrays, "o": o, "lse": lse, **{"grad_" + name: x for name, x in of_results.items()}}
     found = dict(zip(wanted, compute(kind_of(options, given, wanted), tuple(given.values()))))

@@ -53,6 +53,7 @@ from froghopper._transformers_mask import EAGER, Mask
 from froghopper._transformers_paged import continuous_batching
 from froghopper._transformers_words import check_arguments, in_words, is_compiling, refuse
 from froghopper._values import counted, flag, text
+from froghopper._words import takes_words_of_others
 from froghopper.torch import attention
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -63,6 +64,7 @@ __all__ = ["Mask", "attention_forward", "attention_mask", "continuous_batching",
 def __dir__() -> list[str]: return sorted(__all__)
 
 
+@takes_words_of_others("transformers")
 def register(name: str = "froghopper") -> str:
     """Makes attn_implementation=name work in every model that has transformers' attention interface; returns the name.
     Again is harmless."""

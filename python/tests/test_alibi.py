@@ -66,6 +66,4 @@ def test_jax():
         def one(*x): return attention(*(y[None] for y in x[:3]), alibi_slopes=x[3])[0]
         mapped = jax.vmap(one)(q, k, v, SLOPES_OF_EACH)
         np.testing.assert_array_equal(mapped, one_by_one(froghopper.attention))
-        grad = jax.grad(lambda x: attention(q, k, v, alibi_slopes=x).sum())(jax.numpy.asarray(SLOPES))
-        assert not grad.any()
         with pytest.raises(ValueError, match="alibi_slopes must have"): attention(q, k, v, alibi_slopes=SLOPES[:2])

@@ -371,3 +371,18 @@ def test_explain():
 def test_without_a_group():
     with pytest.raises(froghopper.InvalidProblem, match="not initialised"):
         froghopper_torch.context_parallel.attention(*[torch.ones(1, 2, 1, 8)] * 3)
+
+
+@pytest.mark.parametrize("dtype, packed, line", [
+    (torch.float32, False, "fwd f32 b2 hq4 hkv2 sq600 skv600 d64 causal"),
+    (torch.bfloat16, False, "fwd bf16 b2 hq4 hkv2 sq600 skv600 d64 causal"),
+    (torch.bfloat16, True, _parallel.LINE)])
+def test_explain_is_given_tensors(dtype, packed, line):
+    """What attention takes, and froghopper.torch.explain: it is answered with a line that explain takes."""
+    explain = froghopper_torch.context_parallel.explain
+    q, k = torch.zeros(2, 300, 4, 64, dtype=dtype), torch.zeros(2, 300, 2, 64, dtype=dtype)
+    if packed: q, k = q[0], k[0]
+    for call in (lambda: explain(q, k, k, causal=True), lambda: explain(q=q, k=k, v=k, causal=True)):
+        with pytest.raises(froghopper.InvalidType) as error: call()
+        assert f"explain(\"{line}\", 2)." in str(error.value) and "the number of ranks" in str(error.value)
+    assert "not computed" not in explain(line, 2)

@@ -74,6 +74,29 @@ def test_a_number_that_can_only_be_dropout():
                        fa.flash_attn_func(Q, K, V, softmax_scale=0.3))
 
 
+def test_a_number_that_looks_like_dropout(caplog, monkeypatch):
+    """It is the scale, as FlashAttention-3 reads it, and a record of the log says so once."""
+    from froghopper import _flash_words
+    qkv = drawn(2, 5, 3, 4, 64)
+    calls = {"flash_attn_func": lambda x: fa.flash_attn_func(Q, K, V, x, causal=True),
+             "flash_attn_qkvpacked_func": lambda x: fa.flash_attn_qkvpacked_func(qkv, x, causal=True)}
+    for name, call in calls.items():
+        monkeypatch.setattr(_flash_words, "_told", set())
+        caplog.clear()
+        for silent in (0.125, 64 ** -0.5, 0.0, 1.0, 2.0, 1 / 3, None): call(silent)
+        fa.flash_attn_func(Q, K, V, 0.1, True)  # FlashAttention-3's causal
+        fa.flash_attn_func(Q, K, V, softmax_scale=0.1)
+        assert not caplog.records
+        for _ in range(2): found = call(0.1)
+        record, = caplog.records
+        text = record.getMessage()
+        assert record.name == "froghopper" and record.levelname == "WARNING"
+        assert text.startswith(f"{name} is given 0.1 behind")
+        assert "taken as softmax_scale" in text and "dropout_p=0.0" in text and "softmax_scale=0.1" in text
+        tensors = (Q, K, V) if name == "flash_attn_func" else qkv.unbind(2)
+        assert torch.equal(found, fa.flash_attn_func(*tensors, softmax_scale=0.1, causal=True))
+
+
 def test_tensors_in_one_of_other_shapes():
     with pytest.raises(ValueError, match=r"kv must be \[batch, seq, 2, heads, dim\], .*torch.stack\(\(k, v\), -3\)"):
         fa.flash_attn_kvpacked_func(Q, K)

@@ -125,6 +125,7 @@ def test_a_tensor_for_results_that_does_not_fit(name, wrong):
     said = refused((TypeError, ValueError), "^out ", lambda: call(out=out))
     assert "contiguous" not in said and "cop" not in said
     ways = [way.partition("; of what")[0] for way in said.partition("Use ")[2].rstrip(".").split(" in PyTorch, ")]
+    assert ("in PyTorch" in said and "in NumPy" in said) == (len(ways) == 2) and (name != "NumPy" or len(ways) == 1)
     given = dict(torch=torch, numpy=np, out=out, q=Q.numpy() if name == "NumPy" else Q)
     fits = eval((ways[-1] if name == "NumPy" else ways[0]).removesuffix(" in NumPy"), given)
     found = call(out=fits)
@@ -201,7 +202,7 @@ def test_a_gate_of_each_head(shape):
         given = gate.numpy() if numpy else gate
         said = refused(ValueError, "^gate must have the shape .* If each head has one, use ", lambda: call(given))
         ways = said.partition(", use ")[2].split(" in PyTorch, ")
-        way = eval(ways[1].partition(" in NumPy")[0] if numpy else ways[0], dict(gate=given, numpy=np))
+        way = eval(ways[-1].rstrip(".") if numpy else ways[0], dict(gate=given, numpy=np))
         torch.testing.assert_close(torch.as_tensor(call(way)), wanted)
     refused(NotImplementedError, "it is an argument of froghopper.torch.attention and paged_attention", lambda:
             fa.flash_attn_func(Q, K, V, gate=gate))
@@ -238,3 +239,40 @@ def test_arrays_of_a_backward_pass_in_another_order(order, dtype):
     assert f"lse {list(given[order[-1]].shape)}." in said
     found = froghopper.attention_backward(*(given[name] for name in ("grad_o", "q", "k", "v", "o", "lse")))
     for x, y in zip(found, froghopper.attention_backward(**given)): assert x is y or np.array_equal(x, y)
+
+
+def own_texts():
+    """Every text of the package that says what to do in PyTorch and in NumPy, as far as it stands in one place."""
+    from froghopper import _library_words, _values
+    for name in ("q", "out", "k_cache"): yield _values.way_to_dense(name) + "."
+    yield _values.new_result("out") + "."
+    yield _values.way_to_shape("gate", (2, 9, 4), (2, 9, 4, 16)) + "."
+    for _, put in _library_words.SENTENCES:
+        if "PyTorch" in put: yield put
+
+
+@pytest.mark.parametrize("text", [*own_texts()])
+def test_a_way_in_numpy_alone(text):
+    """Of what to do in either, what NumPy has is left, as a sentence."""
+    from froghopper._library_words import of_numpy_alone
+    found = of_numpy_alone(f"q must be so. {text}")
+    assert "PyTorch" not in found and "NumPy" not in found and "torch." not in found and ".contiguous()" not in found
+    assert found.startswith("q must be so. ") and "numpy." in found or ".copy()" in found
+
+
+IN_NUMPY = {
+    "columns": lambda q, k: froghopper.attention(np.asfortranarray(q), k, k),
+    "backwards": lambda q, k: froghopper.attention(q[:, ::-1], k, k),
+    "one row": lambda q, k: froghopper.attention(np.broadcast_to(q[:1, :1, :1], q.shape), k, k),
+    "gate": lambda q, k: froghopper.attention(q, k, k, gate=q[..., 0]),
+    "out": lambda q, k: froghopper.attention(q, k, k, out=np.asfortranarray(q)),
+    "gradients": lambda q, k: froghopper.attention_backward(
+        np.asfortranarray(q), q, k, k, q, np.zeros((2, 4, 9), "f")),
+    "quantise": lambda q, k: froghopper.quantise(np.asfortranarray(q), k, k),
+    "cache": lambda q, k: froghopper.append_kv(k[:, :1], k[:, :1], np.asfortranarray(k), k, seqused_kv=[0, 0])}
+
+
+@pytest.mark.parametrize("call", IN_NUMPY.values(), ids=IN_NUMPY)
+def test_numpy_is_told_of_numpy(call):
+    said = refused((TypeError, ValueError), "numpy.|copy", lambda: call(Q.numpy(), K.numpy()))
+    assert "PyTorch" not in said and "contiguous()" not in said and "torch." not in said, said

@@ -178,3 +178,25 @@ def test_model_classes(name, cache):
         return
     for found, x in zip(logits_of(model, cache), wanted, strict=True):
         torch.testing.assert_close(found, x, rtol=1e-4, atol=1e-5)
+
+
+OWN_NAMES = {"Falcon": dict(hidden_size=64, num_hidden_layers=1, num_attention_heads=4, vocab_size=VOCABULARY),
+             "GPTJ": dict(n_embd=64, n_layer=1, n_head=4, rotary_dim=8, vocab_size=VOCABULARY),
+             "GPTNeo": dict(hidden_size=64, num_layers=2, num_heads=4, vocab_size=VOCABULARY,
+                            attention_types=[[["global", "local"], 1]])}
+
+
+@pytest.mark.parametrize("name", OWN_NAMES)
+def test_models_with_names_of_their_own(name, monkeypatch):
+    """What docs/9-python.md says of them; where transformers changes it, the document is wrong."""
+    kind = getattr(transformers, f"{name}ForCausalLM")
+    def made(word): return kind._from_config(kind.config_class(**OWN_NAMES[name]), attn_implementation=word).eval()
+    with pytest.raises(KeyError, match=NAME): made(NAME)
+    ids = torch.arange(3, 13)[None]
+    with torch.no_grad(): assert made("eager")(ids).logits.isfinite().all()
+    if name != "Falcon": return
+    model = made("sdpa")
+    with torch.no_grad(): model(ids)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention",
+                        froghopper.torch.scaled_dot_product_attention)
+    with pytest.raises(NotImplementedError, match="attn_mask must be None"): model(ids)
