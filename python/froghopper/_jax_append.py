@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from froghopper._append import WORDS, in_words
+from froghopper._append import WORDS
 from froghopper._append_checks import (Given, check_caches, check_factors, check_new, check_own_scale, check_sides,
                                        check_whole, first, has_scale, rotary_of, sizes_of, type_of_caches, wrong_scale)
 from froghopper._call import Shape, cached
@@ -21,7 +21,7 @@ from froghopper._jax_problem import in_users_words
 from froghopper._numpy_append import whole_numbers
 from froghopper._scales import SCALES_UNLIKE
 from froghopper._values import flag, number, whole_number
-from froghopper._words import takes_words_of_others
+from froghopper._words import named_by, takes_words_of_others
 from froghopper._xla import check_problem, compute, in_explicit_mesh, is_explicit
 from froghopper._xla_append import NAMES, OF_LIBRARY, AppendOptions, Appending
 
@@ -139,7 +139,7 @@ def in_words_of_append() -> Iterator[None]:
     """What the library says, of the arguments of append_kv."""
     try:
         with in_users_words(): yield
-    except Error as error: raise in_words(error) from None
+    except (Error, RuntimeError, ValueError) as error: raise named_by(WORDS, error) from None
 
 
 @functools.partial(jax.jit, static_argnums=0)

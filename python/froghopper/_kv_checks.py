@@ -28,7 +28,7 @@ def check_tensors(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tensor | None,
     for name, x in (("q", q), ("k_cache", k_cache), ("v_cache", v_cache), ("k", k), ("v", v)):
         if x is not None or name in ("q", "k_cache", "v_cache"): check_dense(name, x)
         if x is not None: check_place(name, x, q)
-    check_rank("q", q.shape, cu_seqlens_q is not None)
+    check_rank("q", q.shape, cu_seqlens_q is not None, "cu_seqlens_q and max_seqlen_q")
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.ndim != 4 or cache.stride(-1) != 1:
             out = f"Use {name}.contiguous()" if cache.ndim == 4 else "Give it 4 dimensions"
@@ -127,6 +127,7 @@ def check_new(k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | No
         if list(x.shape) != wanted:
             long = ("as long as k and " * (name == "v")) + "with the heads and columns of the cache"
             out = way_to_shape(name, x.shape, wanted) if "seq_new" not in wanted else "Add the missing dimensions"
+            if x.ndim == 3 and begins is None: out += ", or give cu_seqlens_k_new, where packed sequences begin"
             if x.ndim == 4 and [x.shape[1], x.shape[3]] == wanted[2:]:
                 out = f"Use {name}.swapaxes(1, 2), if it is [batch, heads, seq, dim]"
             raise InvalidTensor(f"{name} must be {reads}, here {wanted}, {long}, but has the shape {list(x.shape)}. "
@@ -154,10 +155,11 @@ def check_numbers(q: Tensor, rows: int, k: Tensor | None, lengths: dict[str, Any
     """The lengths that lie in host memory, and cache_batch_idx wherever it lies if rows are written. rows: of a
     sequence of the cache; sequences: how many it has."""
     batch, begins = batch_of(q, cu_seqlens_q), lengths["cu_seqlens_k_new"]
-    if max_seqlen_q is not None and known(cu_seqlens_q): check_ends("cu_seqlens_q", cu_seqlens_q, len(q), max_seqlen_q)
+    if max_seqlen_q is not None and known(cu_seqlens_q): check_ends(
+        "cu_seqlens_q", cu_seqlens_q, "q", len(q), "max_seqlen_q", max_seqlen_q)
     added = [0 if k is None or begins is not None else k.shape[1]] * batch
     if k is not None and known(begins):
-        check_ends("cu_seqlens_k_new", begins, len(k), len(k))
+        check_ends("cu_seqlens_k_new", begins, "k", len(k))
         added = begins.diff().tolist()
     used = lengths["cache_seqlens"]
     if isinstance(used, Tensor): used = used.tolist() if known(used) else []
@@ -189,11 +191,21 @@ def known(x: Tensor | None) -> bool:
     return bool(x.device.type == "cpu")
 
 
-def check_ends(name: str, ends: Any, total: int, longest: int) -> None:
+def check_ends(name: str, ends: Any, of: str, total: int, bound: str = "", longest: int = 0) -> None:
+    """of: the tensor whose rows they count. bound: of what longest is, the most rows of a sequence; none if empty."""
     held = ends.tolist()
-    if held[0] != 0 or held[-1] > total or any(not 0 <= b - a <= longest for a, b in zip(held, held[1:])):
-        raise InvalidTensor(f"{name} must begin with 0, not fall, have at most {counted(longest, 'row')} between two "
-                            f"numbers and end at {total} at most, but is {held}. Sum lengths up behind a 0.")
+    if held[0] != 0:
+        raise InvalidTensor(f"{name} must begin with 0, but begins with {held[0]}. Sum lengths up behind a 0.")
+    for at, (begin, end) in enumerate(zip(held, held[1:])):
+        if end < begin:
+            raise InvalidTensor(f"{name} must not fall, as sequences lie end to end, but falls from {begin} to {end} "
+                                f"at entry {at + 1}. Let it rise.")
+        if bound and end - begin > longest:
+            raise InvalidProblem(f"{bound} must be at least {end - begin}, the rows of sequence {at}, but is "
+                                 f"{longest}. Use {bound}={end - begin}.")
+    if held[-1] > total:
+        raise InvalidTensor(f"{name} must end at {total} at most, as {of} has {counted(total, 'row')}, but ends at "
+                            f"{held[-1]}. Sum lengths up behind a 0.")
 
 
 def check_range(name: str, held: list[int], most: int) -> None:

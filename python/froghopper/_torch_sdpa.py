@@ -20,7 +20,7 @@ from froghopper._words import named_by, takes_words_of_others
 
 HEADS = {"heads_q": "the number of heads of query", "heads_kv": "the number of heads of key"}
 NAMES = {"q": "query", "k": "key", "v": "value", "causal": "is_causal", **HEADS}  # of attention -> of the function here
-MULTIPLE = 8  # of which head dims are
+MULTIPLE, LARGEST_DIM = 8, 512  # head dims are multiples up to this
 # Not torch.nn.functional's, which a user may have replaced by the function below.
 of_pytorch: Any = getattr(torch._C._nn, "scaled_dot_product_attention")
 _told: set[str] = set()
@@ -115,6 +115,10 @@ def compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
             raise InvalidProblem(f"scale must be from -2^127 to 2^127, but is {shown(scale)}. Use scale=None for "
                                  "1/sqrt(dim).")
         if scale < 0: query, scale = -query, -scale  # exact: a sign of each product
+    if max(query.shape[-1], value.shape[-1]) > LARGEST_DIM:
+        raise Unsupported(f"query, key and value must have at most {LARGEST_DIM} columns, but query has "
+                          f"{query.shape[-1]} and value has {value.shape[-1]}. Use "
+                          "torch.nn.functional.scaled_dot_product_attention.")
     if query.shape[-1] % MULTIPLE or value.shape[-1] % MULTIPLE:
         if scale is None: scale = query.shape[-1] ** -0.5
         o = scaled_dot_product_attention(widened(query), widened(key), widened(value), None, 0.0, is_causal, scale,

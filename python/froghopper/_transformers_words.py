@@ -9,7 +9,7 @@ from torch import Tensor
 
 from froghopper import _torch_sdpa as sdpa
 from froghopper import _torch_traced as traced
-from froghopper._errors import Error, InvalidProblem, Unsupported
+from froghopper._errors import Error, InvalidProblem, Unsupported, warn_user
 from froghopper._torch_checks import check_dense
 from froghopper._torch_kinds import check_kind
 from froghopper._transformers_mask import EAGER, Mask
@@ -103,3 +103,24 @@ def turned(x: Any) -> Any: return x.transpose(1, 2) if isinstance(x, Tensor) and
 traced.told_by["attention_forward"] = lambda error, tensors: in_words(error, (turned(tensors[0]), turned(tensors[1]),
                                                                               turned(tensors[2])))
 is_compiling = torch.compiler.is_compiling
+
+
+_on_gpus: list[bool] = []  # whether positions on a GPU were looked at, which waits for it: once in a process
+_told: list[bool] = []
+
+
+def warn_of_packing(module: Any, query: Tensor, mask: Mask, positions: Any) -> None:
+    """A warning, once, where positions begin again within a row and no mask says where sequences end: transformers
+    finds packed sequences by their positions where there is no cache, and with one says nothing of them."""
+    if _told or query.shape[2] < 2 or not mask.causal or getattr(module, "layer_idx", 0) != 0: return
+    if not mask.begin is mask.end is mask.rows is mask.ends is None: return
+    if type(positions) is not Tensor or positions.ndim != 2 or positions.shape[1] != query.shape[2]: return
+    if positions.device.type not in ("cpu", "cuda") or (positions.is_cuda and _on_gpus): return
+    if positions.is_cuda:
+        if torch.cuda.is_current_stream_capturing(): return
+        _on_gpus.append(True)
+    if not bool((positions.diff() <= 0).any()): return
+    _told.append(True)
+    warn_user("froghopper.transformers: position_ids begin again within the row, as those of packed sequences do, but "
+              "beside a KV cache transformers does not tell attention of them, and each sequence attends to those "
+              "before it. Give the model use_cache=False, or cu_seq_lens_q, cu_seq_lens_k and their lengths.")

@@ -51,7 +51,7 @@ from froghopper._torch_native import TURNED
 from froghopper._torch_options import decided, plain, whole
 from froghopper._transformers_mask import EAGER, Mask
 from froghopper._transformers_paged import continuous_batching
-from froghopper._transformers_words import check_arguments, in_words, is_compiling, refuse
+from froghopper._transformers_words import check_arguments, in_words, is_compiling, refuse, warn_of_packing
 from froghopper._values import counted, flag, text
 from froghopper._words import takes_words_of_others
 from froghopper.torch import attention
@@ -271,6 +271,7 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
         mask = mask_for(module, query, key, attention_mask, dropout, is_causal, sliding_window, position_bias, cache,
                         others)
         dense = cu_seq_lens_q is cu_seq_lens_k is None and max_length_q is max_length_k is None
+        if dense and "position_ids" in others: warn_of_packing(module, query, mask, others["position_ids"])
         if dense and (softcap is None or type(softcap) is float) and (
                 deterministic is None or type(deterministic) is bool) and usual(mask, query, key, scaling):
             left, right = mask.window

@@ -85,6 +85,13 @@ def test_what_only_the_values_show(says, changed, call):
     for word in ("cache_k", "seq_kv", "fh_", "rotary_rows"): assert word not in str(raised.value)
 
 
+def test_a_bound_that_is_too_low_is_named_as_the_call_names_it():
+    cache = jnp.zeros((2, 9, HEADS, 64))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="max_seqlen must be at least 3.* Use max_seqlen=3"):
+        jax.block_until_ready(append_kv(drawn(4, HEADS, 64), None, cache, None, cu_seqlens=jnp.array([0, 1, 4]),
+                                        max_seqlen=2))
+
+
 def test_words_of_others():
     new, (held, _, words) = new_rows(BATCH, 1), caches(True)
     wanted = append_kv(*new, *held, seqused_kv=jnp.asarray(BEFORE), **words)

@@ -62,6 +62,14 @@ def test_float64_is_left_to_pytorch(monkeypatch):
         assert torch.equal(scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3), wanted)
 
 
+@pytest.mark.parametrize("dim, dim_v", [(513, 513), (64, 601)])
+def test_more_columns_than_there_are(dim, dim_v):
+    q, v = torch.zeros(1, 1, 3, dim), torch.zeros(1, 1, 3, dim_v)
+    with pytest.raises(NotImplementedError, match=f"at most 512 columns, but query has {dim} and value has {dim_v}. "
+                                                  "Use torch.nn.functional"):
+        scaled_dot_product_attention(q, q, v)
+
+
 def test_dims_and_scales_under_compile():
     """Odd head dims and negative scales in one graph, as eager calls give them."""
     compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend="aot_eager")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """froghopper.transformers token by token beside eager attention: every cache that generate knows, batches of one and
 two, with padding and without, prompts in one piece and in chunks; small models with random weights."""
+import warnings
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="the plug of transformers needs torch, which is not installed")
@@ -9,6 +11,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 from test_transformers import VOCABULARY  # noqa: E402
 from torch_cases import DEVICES, one_thread  # noqa: E402, F401
 
+import froghopper._transformers_words  # noqa: E402
 import froghopper.transformers  # noqa: E402
 
 NAME = froghopper.transformers.register()
@@ -56,3 +59,20 @@ def test_token_by_token(name, cache, batch, padded, device):
         same = (found == wanted).cumprod(1).bool()[:, TOKENS - 1:-1].T  # what comes before a step
         torch.testing.assert_close(found_logits[same], logits[same], **tolerance)
         assert same[0].all()
+
+
+def test_packed_sequences_beside_a_cache_are_warned_of(monkeypatch):
+    """transformers tells attention nothing of them, so each attends to those before it."""
+    monkeypatch.setattr(froghopper._transformers_words, "_told", [])
+    model = MODELS["llama"]().eval()
+    model.set_attn_implementation(NAME)
+    ids = torch.arange(9)[None]
+    packed = dict(input_ids=ids, position_ids=torch.cat([torch.arange(4), torch.arange(5)])[None])
+    ends = torch.tensor([0, 4, 9], dtype=torch.int32)
+    lengths = dict(cu_seq_lens_q=ends, cu_seq_lens_k=ends, max_length_q=5, max_length_k=5)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for fine in (dict(input_ids=ids), packed | dict(use_cache=False), packed | lengths): model(**fine)
+    with torch.no_grad(), pytest.warns(UserWarning, match="position_ids begin again .* use_cache=False") as said:
+        for _ in range(2): model(**packed)
+    assert len(said) == 1
