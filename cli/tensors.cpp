@@ -43,6 +43,7 @@ const std::array<Operation, 4> operations = {
        {"`FH_PHASE_FIRST`", "phase=first maxlogit", nullptr, ""},
        {"`FH_PHASE_MIDDLE`", "phase=middle maxlogit", nullptr, ""},
        {"`FH_PHASE_LAST`", "phase=last maxlogit", nullptr, ""},
+       {"`FH_PHASE_ONLY`", "phase=only maxlogit", nullptr, "`FH_PHASE_FIRST`"},
        {"`varlen`", "varlen tq900 tkv2500 phase=first"},
        {"", "kv=e4m3 smooth"},
        {"", "", "fwd e4m3 o=bf16"},

@@ -215,6 +215,8 @@ const struct {
 } bad_lines[] = {
     {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 causal",
      "causal is set and op is FH_APPEND; it belongs to the attention that reads the cache. Set causal to 0 here."},
+    {"append bf16 b1 hq1 hkv1 sq1 skv9 d64 topleft",
+     "align is set and op is FH_APPEND; it belongs to the attention that reads the cache. Set align to 0 here."},
     {"append e4m3 b1 hq1 hkv1 sq1 skv9 d64",
      "dtype is e4m3, and new rows have no scale. Set dtype to the type of q, k and v, FH_F16, FH_BF16 or FH_F32."},
     {"append bf16 kv=f16 b1 hq1 hkv1 sq1 skv9 d64",

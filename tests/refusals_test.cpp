@@ -301,10 +301,10 @@ struct BadLine {
 constexpr char grammar[] =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] "
-    "[smooth] [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [phase=PHASE] [pageN pagesN] [smsN]; or "
-    "append DTYPE, of "
-    "these [kv=DTYPE], sizes, varlen, seqused, pages and smsN, and [slots] [rotaryN rowsN [interleaved] "
-    "[tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]] [tokenscales].";
+    "[tokenscales] [smooth] [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [phase=PHASE] [pageN pagesN] "
+    "[smsN]; or "
+    "append DTYPE, of these [kv=DTYPE], sizes, varlen, seqused, det, tokenscales, pages and smsN, and [slots] "
+    "[rotaryN rowsN [interleaved] [tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]].";
 
 const BadLine bad_lines[] = {
     {"", "\"\" is no problem. "},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests: what the program froghopper says of options and arguments that make no sense.
+#include "check/check.hpp"
 #include "tests/support/program.hpp"
 
 namespace froghopper::files {
@@ -266,6 +267,12 @@ TEST_F(Program, says_what_a_first_word_that_is_no_command_means) {
     EXPECT_EQ(r.code, 2) << arguments;
     EXPECT_TRUE(has(r.err, said)) << r.err;
   }
+}
+
+TEST_F(Program, says_what_no_driver_would_mend) {
+  if (check::hopper_is_here()) GTEST_SKIP() << "there is a Hopper GPU";
+  const Ran r = run("explain 'fwd f32 b1 hq1 hkv1 sq9 skv9 d64' --target hopper");
+  EXPECT_TRUE(has(r.out, "\non a GPU     no: dtype is f32; the Hopper kernels take f16 and bf16.")) << r.out;
 }
 
 // The library logs it; who runs the program has no log.

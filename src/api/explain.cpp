@@ -193,11 +193,12 @@ std::string gpu_lines(const Problem& problem, const Target& target, const fh_pla
     const auto device = runtime::device(target.ordinal);
     return device ? gpu_lines(*device, text("GPU {}", device->ordinal), target.hints, *made->gpu()) : "";
   }
-  const auto here = runtime::device(target.ordinal);
-  if (target.kind != Target::Kind::automatic || here) return "\non a GPU     no";  // "runs on" has the reason
-  const Device example = known_device("h200");  // the one most of this library was tuned on
+  const bool is_elsewhere = target.kind == Target::Kind::named || runtime::device(target.ordinal);
+  if (is_elsewhere) return "\non a GPU     no";  // "runs on" has the reason
+  const Device example = known_device("h200");   // the one most of this library was tuned on
   const auto plan = make_gpu_plan(problem, example, target.hints);
   if (!plan) return text("\non a GPU     no: {}", plan.failure().text);
+  if (target.kind == Target::Kind::hopper) return "\non a GPU     no, none is here";
   return gpu_lines(example, "for example; none is here", target.hints, *plan);
 }
 

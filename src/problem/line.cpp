@@ -63,10 +63,9 @@ bool has_value(const Option& option) {
 constexpr std::string_view grammar =
     "A line is: fwd|bwd|quantise DTYPE [kv=DTYPE] [o=DTYPE] bN hqN hkvN sqN skvN dN [dvN] [varlen tqN tkvN] "
     "[seqused] [causal|windowL,R] [chunk=N] [topleft] [scaleX] [softcapX] [sink] [alibi] [scalesN] [vcolumns] "
-    "[smooth] [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [phase=PHASE] [pageN pagesN] [smsN]; or "
-    "append DTYPE, of these [kv=DTYPE], sizes, varlen, seqused, pages and smsN, and [slots] [rotaryN rowsN "
-    "[interleaved] "
-    "[tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]] [tokenscales]";
+    "[tokenscales] [smooth] [rotate [seedN]] [det] [acc] [invariant] [maxlogit] [gate] [phase=PHASE] [pageN pagesN] "
+    "[smsN]; or append DTYPE, of these [kv=DTYPE], sizes, varlen, seqused, det, tokenscales, pages and smsN, and "
+    "[slots] [rotaryN rowsN [interleaved] [tables=DTYPE]] [positions] [norm [epsX] [weights=DTYPE]]";
 
 // "f16, bf16 or f32"
 std::string either(const std::vector<Dtype>& types) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* not_negative = "sizes are not negative. Use 0 for none.";
 constexpr const char* head_dims =
-    "multiples of 8 from 8 to 512; of 16 where k and v are 8-bit, to 256 where q is too";
+    "multiples of 8 from 8 to 512; of 16 where k and v are 8-bit, to 256 where q is too, and in FH_QUANTISE";
 
 bool always(const Problem&) { return true; }
 bool never(const Problem&) { return false; }

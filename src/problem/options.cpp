@@ -16,8 +16,8 @@ bool is_given(const Option& option, const fh_problem& p) {
   if (option.word == "scale") return !is_default_scale(p.scale) && p.scale != default_scale(p.dim_qk);
   return std::visit(
       [&]<class User, class Own>(Place<User, Own> field) {
-        if constexpr (std::is_same_v<User, fh_phase>)
-          return p.*field.user != FH_PHASE_NONE;
+        if constexpr (std::is_same_v<User, fh_phase> || std::is_same_v<User, fh_align>)
+          return p.*field.user != plain.*field.user;
         else if constexpr (std::is_enum_v<User>)
           return false;
         else
