@@ -23,7 +23,7 @@ from froghopper._scales import SCALES_UNLIKE
 from froghopper._values import flag, number, whole_number
 from froghopper._words import named_by, takes_words_of_others
 from froghopper._xla import check_problem, compute, in_explicit_mesh, is_explicit
-from froghopper._xla_append import NAMES, OF_LIBRARY, AppendOptions, Appending
+from froghopper._xla_append import NAMES, OF_LIBRARY, AppendOptions, Appending, longest_of
 
 Scale: TypeAlias = float | Array | None
 
@@ -90,7 +90,7 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
         ("rotary_sin", rotary_sin), ("norm_q", norm_q), ("norm_k", norm_k))))
     bound = None if max_seqlen is None else whole_number("max_seqlen", max_seqlen)
     cache = next(iter(caches.values()), None)
-    sizes = sizes_of(given, some, cache, bound, lambda _: some.shape[0] if bound is None else bound)
+    sizes = sizes_of(given, some, cache, bound, longest_of(some, bound))
     rows = some.shape[:-2]
     check_sides(given, sizes, int(np.prod(rows)), q, k)
     options = AppendOptions(bound, flag("rotary_interleaved", rotary_interleaved),

@@ -155,8 +155,8 @@ def check_numbers(q: Tensor, rows: int, k: Tensor | None, lengths: dict[str, Any
     """The lengths that lie in host memory, and cache_batch_idx wherever it lies if rows are written. rows: of a
     sequence of the cache; sequences: how many it has."""
     batch, begins = batch_of(q, cu_seqlens_q), lengths["cu_seqlens_k_new"]
-    if max_seqlen_q is not None and known(cu_seqlens_q): check_ends(
-        "cu_seqlens_q", cu_seqlens_q, "q", len(q), "max_seqlen_q", max_seqlen_q)
+    if max_seqlen_q is not None and known(cu_seqlens_q):
+        check_ends("cu_seqlens_q", cu_seqlens_q, "q", len(q), "max_seqlen_q", max_seqlen_q)
     added = [0 if k is None or begins is not None else k.shape[1]] * batch
     if k is not None and known(begins):
         check_ends("cu_seqlens_k_new", begins, "k", len(k))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a call of froghopper.jax.append_kv computes, except for shapes: beside Kind (_xla_kind.py), to _xla.py alike."""
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from froghopper import _c
 from froghopper._append_checks import Given, described, first, sizes_of
-from froghopper._xla_kind import Q_HEADS
+from froghopper._xla_kind import Q_HEADS, grouped, letters_in
 
 # The dimensions of arrays whose names and letters _xla_kind.py does not have: positions of tables, their columns, two
 # halves of a number. n are sequences that stay whole, as rows of any may lie in any page.
@@ -17,6 +17,11 @@ CACHES = {"cache_k": "n t h d", "cache_v": "n t h e", "scale_k": "n t h", "scale
 NAMES = (*NEW_ROWS, *CACHES, *OTHERS)
 CHANGED = ("cache_k", "cache_v", "scale_k", "scale_v")  # where they are results
 OF_LIBRARY = {"k_cache": "cache_k", "v_cache": "cache_v", "cu_seqlens": "cu_seqlens_q", "seqused": "seqused_q"}
+
+
+def longest_of(new: Any, max_seqlen: int | None) -> Callable[[Any], int]:
+    """The most new rows of a packed sequence: ends cannot be read while a program is traced."""
+    return lambda _: new.shape[0] if max_seqlen is None else max_seqlen
 
 
 class AppendOptions(NamedTuple):
@@ -61,15 +66,13 @@ class Appending(NamedTuple):
         if self.packed and name in NEW_ROWS: found = found.removeprefix("n ")
         if self.paged and name in CACHES: found = found.replace("n t", "z p")
         if not self.packed and not self.paged: found = found.replace("n", "b")
-        words = found.replace(Q_HEADS, "hg").split()
-        return [Q_HEADS if word == "hg" else word for word in words]
+        return letters_in(found)
 
     def heads(self, arrays: Sequence[Any]) -> tuple[int, int]:
         """As Kind has it; q by itself has heads of its own."""
         of = dict(zip(self.names, arrays))
         heads_kv = first(of.get("k"), of.get("v"), of.get("q")).shape[-2]
-        heads_q = of["q"].shape[-2] if "q" in of else heads_kv
-        return heads_kv, heads_q // heads_kv if heads_kv and heads_q % heads_kv == 0 else 1
+        return grouped(of["q"].shape[-2] if "q" in of else heads_kv, heads_kv)
 
     def folded_into(self, batched: dict[str, bool]) -> str:
         """As Kind has it: further sequences, where all that examples have of their own goes with a sequence."""
@@ -81,8 +84,7 @@ class Appending(NamedTuple):
         given = Given(**{name: of.get(OF_LIBRARY.get(name, name)) for name in Given._fields})
         new, cache = first(of.get("k"), of.get("v"), of.get("q")), of.get("cache_k", of.get("cache_v"))
         options = self.options
-        sizes = sizes_of(given, new, cache, options.max_seqlen,
-                         lambda _: new.shape[0] if options.max_seqlen is None else options.max_seqlen)
+        sizes = sizes_of(given, new, cache, options.max_seqlen, longest_of(new, options.max_seqlen))
         return described(of.get("q"), of.get("k"), of.get("v"), given, sizes,
                          (new if cache is None else cache).dtype.name, rotary_interleaved=options.rotary_interleaved,
                          norm_epsilon=options.norm_epsilon, own_scales=self.own_scales, max_sms=options.max_sms)

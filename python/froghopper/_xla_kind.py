@@ -59,6 +59,16 @@ class Copies(NamedTuple):
     smooth: bool
 
 
+def letters_in(dims: str) -> list[str]:
+    """The dimensions that are named, with those of query heads as one."""
+    return [Q_HEADS if word == "hg" else word for word in dims.replace(Q_HEADS, "hg").split()]
+
+
+def grouped(heads_q: int, heads_kv: int) -> tuple[int, int]:
+    """Key heads, and query heads of each; 1 where they do not divide, which the library refuses later."""
+    return heads_kv, heads_q // heads_kv if heads_kv and heads_q % heads_kv == 0 else 1
+
+
 class Kind(NamedTuple):
     """names and results: fields of fh_tensors, of the arrays that are given and of those that come out, in order.
     copies: of a quantise problem; its scales are [batch, blocks, heads] and its means [batch, heads, dim] here."""
@@ -109,13 +119,11 @@ class Kind(NamedTuple):
             if self.paged: return POOLS["k"].split()[:-1]
             dims = OF_TOKENS
         elif types and types.scale_v_columns and name == "scale_v": dims = DIMS["mean_v"]
-        words = dims[self.packed].replace(Q_HEADS, "hg").split()
-        return [Q_HEADS if word == "hg" else word for word in words]
+        return letters_in(dims[self.packed])
 
     def heads(self, arrays: Sequence[Any]) -> tuple[int, int]:
         """Key heads, and query heads of each; 1 where they do not divide, which the library refuses later."""
-        heads_q, heads_kv = (arrays[self.names.index(name)].shape[-2] for name in "qk")
-        return heads_kv, heads_q // heads_kv if heads_kv and heads_q % heads_kv == 0 else 1
+        return grouped(*(arrays[self.names.index(name)].shape[-2] for name in "qk"))
 
     def folded_into(self, batched: dict[str, bool]) -> str:
         """The dimension that examples of jax.vmap become part of, or none where they are computed one by one. batched:
