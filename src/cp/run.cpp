@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp: a plan's steps, run one after the other. What is refused is refused before anything moves, and the other ranks
-// are told.
+// cp: a plan's steps, run one after the other. What is refused is refused before anything moves, and ranks are told.
 #include <array>
 #include <cstddef>
 #include <cstring>
@@ -102,8 +101,10 @@ Result<void> Run::all() {
   if (no.empty()) no = refused_tensors();
   if (no.empty()) no = refused_memory();
   if (no.empty()) no = refused_addresses(plan_, t_, workspace_);
-  if (!no.empty() && plan_.runs_here) tell_refusal();
-  if (!no.empty()) return Failure{FH_INVALID_TENSOR, std::move(no)};
+  if (!no.empty()) {
+    tell_refusal();
+    return Failure{FH_INVALID_TENSOR, std::move(no)};
+  }
   if (!plan_.runs_here) return Failure{FH_NO_DEVICE, only_named};
   if (usable_ && compares()) {
     const bool with_grad_lse = t_.grad_lse != nullptr;
@@ -128,7 +129,7 @@ bool Run::can_agree() const { return transport_.agree != nullptr || !(plan_.on_g
 // through it, since one of the two has the wrong peers. Where nothing tells the other ranks, they would wait for this
 // one: `cancel` ends that.
 void Run::tell_refusal() {
-  if (plan_.job.ranks == 1 && transport_.ranks <= 1) return;
+  if (!plan_.runs_here || (plan_.job.ranks == 1 && transport_.ranks <= 1)) return;
   const bool among_others =
       !usable_ && transport_.agree != nullptr && transport_.ranks > 1 && transport_.ranks <= most_ranks;
   if (compares() && usable_ && can_agree()) {
