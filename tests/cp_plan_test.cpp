@@ -99,6 +99,17 @@ TEST(ContextParallelPlan, long_sequences_take_their_share_of_the_time) {
   EXPECT_LE(share, 1.0);
 }
 
+// Of 65536 keys of rank 0 the last 4096 have gradients by rank 1 too: only these are summed, and rounded afterwards.
+TEST(ContextParallelPlan, keys_of_one_rank_alone_have_their_gradients_once) {
+  fh_problem whole = causal(131072);
+  whole.causal = 0, whole.window_left = 4096, whole.window_right = 0, whole.op = FH_BACKWARD;
+  const std::string text = fh_cp_plan_text(planned(over(whole, 2, 0, FH_CP_RING), "h100").get());
+  EXPECT_NE(text.find("gradients of rows 0 to 65536, 61440 keys from 0 on"), std::string::npos) << text;
+  EXPECT_NE(text.find("first of its calls, dk and dv rounded"), std::string::npos) << text;
+  EXPECT_NE(text.find("gradients of rows 0 to 65536, 4096 keys from 61440 on"), std::string::npos) << text;
+  EXPECT_NE(text.find("round to grad_k, " + std::to_string(4096 * 16 * 128) + " values"), std::string::npos) << text;
+}
+
 TEST(ContextParallelPlan, the_limit_on_memory_is_kept) {
   const fh_problem whole = causal(65536);
   const uint64_t ring = fh_cp_plan_workspace_bytes(planned(over(whole, 8, 0, FH_CP_RING), "cpu").get());

@@ -103,6 +103,17 @@ TEST(ContextParallel, sixteen_bits_are_rounded_once) {
   expect_all_schemes(wide, {2});
 }
 
+// Without `deterministic` the calls of a rank's rows are phases, and keys to which no other rank attends have one call.
+TEST(ContextParallel, gradients_in_phases) {
+  for (fh_problem p : {causal(small(70)), small(70), windowed(small(70), 0, 0), windowed(small(70), 5, 0),
+                       windowed(small(70), 40, 0), windowed(small(70), 11, FH_ALL), windowed(small(3), 1, 0)})
+    for (const fh_cp_layout layout : {FH_CP_CONTIGUOUS, FH_CP_ZIGZAG})
+      for (const fh_cp_scheme scheme : {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL_RING}) {
+        p.dtype = FH_BF16, p.sink = 1, p.deterministic = 0;
+        expect_as_on_one_rank({p, 4, scheme, layout, FH_USUAL, p.causal != 0});
+      }
+}
+
 TEST(ContextParallel, two_runs_give_equal_bits) {
   for (const fh_cp_scheme scheme : all_schemes) {
     fh_problem p = causal(small(45));

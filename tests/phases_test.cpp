@@ -220,25 +220,28 @@ TEST_P(Phases, GiveWhatOneCallGives) {
   }
 
   // Gradients, by one call and by phases.
-  const auto gradients = [&](const std::vector<Keys>& order, Numbers* grads) {
+  const auto gradients = [&](const std::vector<Keys>& order, bool adds, Numbers* grads) {
+    const Dtype of_keys = adds ? Dtype::f32 : type_;
+    const auto of = [&](int64_t count) {
+      return adds ? memory_->put(Numbers(static_cast<size_t>(count)), of_keys) : unwritten(count, of_keys);
+    };
     void* const grad_q = unwritten(q_count_, type_);
-    void* const grad_k = memory_->put(Numbers(static_cast<size_t>(k_count_)), Dtype::f32);
-    void* const grad_v = memory_->put(Numbers(static_cast<size_t>(v_count_)), Dtype::f32);
+    void *const grad_k = of(k_count_), *const grad_v = of(v_count_);
     void* const grad_sink = sink_ ? unwritten(w.heads_q, Dtype::f32) : nullptr;
     for (size_t i = 0; i < order.size(); ++i) {
       fh_problem p = part(order[i], phase_of(i, order.size()));
-      p.op = FH_BACKWARD, p.accumulate = 1, p.invariant = 0;
+      p.op = FH_BACKWARD, p.accumulate = adds, p.invariant = 0;
       const bool last = i + 1 == order.size();
       fh_tensors x = common(order[i]);
       x.o = rows(o, sq, w.heads_q, w.dim_v), x.lse = static_cast<float*>(lse);
       x.grad_o = rows(grad_o_, sq, w.heads_q, w.dim_v), x.grad_lse = static_cast<float*>(grad_lse_);
       if (last) x.grad_q = rows(grad_q, sq, w.heads_q, w.dim_qk), x.grad_sink = static_cast<float*>(grad_sink);
-      x.grad_k = keys(grad_k, w.dim_qk, order[i].begin, Dtype::f32);
-      x.grad_v = keys(grad_v, w.dim_v, order[i].begin, Dtype::f32);
+      x.grad_k = keys(grad_k, w.dim_qk, order[i].begin, of_keys);
+      x.grad_v = keys(grad_v, w.dim_v, order[i].begin, of_keys);
       run(p, x, workspace, workspace_most);
     }
     grads[0] = memory_->take(grad_q, q_count_, type_);
-    grads[1] = memory_->take(grad_k, k_count_, Dtype::f32), grads[2] = memory_->take(grad_v, v_count_, Dtype::f32);
+    grads[1] = memory_->take(grad_k, k_count_, of_keys), grads[2] = memory_->take(grad_v, v_count_, of_keys);
     if (sink_) grads[3] = memory_->take(grad_sink, w.heads_q, Dtype::f32);
   };
   fh_problem plain = w;
@@ -255,12 +258,13 @@ TEST_P(Phases, GiveWhatOneCallGives) {
                            memory_->take(grad_v, v_count_, type_),
                            sink_ ? memory_->take(grad_sink, w.heads_q, Dtype::f32) : Numbers()};
   const std::vector<Keys> at_once = {{0, skv}};
-  for (const auto& order : {orders_[0], orders_[1], at_once}) {
-    Numbers grads[4];
-    gradients(order, grads);
-    for (const size_t i : {0, 1, 2, 3})
-      expect_close(grads[i], alone[i], type_, std::array{"grad_q", "grad_k", "grad_v", "grad_sink"}[i]);
-  }
+  for (const auto& order : {orders_[0], orders_[1], at_once})
+    for (const bool adds : {true, false}) {
+      Numbers grads[4];
+      gradients(order, adds, grads);
+      for (const size_t i : {0, 1, 2, 3})
+        expect_close(grads[i], alone[i], type_, std::array{"grad_q", "grad_k", "grad_v", "grad_sink"}[i]);
+    }
 }
 
 // A row has the same bits whichever rows lie next to it, also where calls are merged.
@@ -334,9 +338,6 @@ TEST(PhasesOf, AContradictionIsSaid) {
       {[](fh_problem& p) { p.phase = FH_PHASE_FIRST, p.accumulate = 1; },
        "accumulate is 1 and phase is set; o is merged in o or in o_sum. Set accumulate to 0 for o_sum, or phase to "
        "FH_PHASE_NONE."},
-      {[](fh_problem& p) { p.phase = FH_PHASE_LAST, p.op = FH_BACKWARD; },
-       "phase is set and accumulate is 0; in the calls of a backward pass grad_k and grad_v are added to f32 "
-       "tensors. Set accumulate to 1, and begin with zeros in them."},
       {[](fh_problem& p) { p.phase = FH_PHASE_LAST, p.gate = 1; },
        "phase is set and gate is 1; gates are applied in one call. Set gate to 0, and multiply o by the sigmoid "
        "after the last call.",

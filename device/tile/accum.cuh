@@ -4,6 +4,7 @@
 #include "device/ptx/fp8.cuh"
 #include "device/ptx/math.cuh"
 #include "device/ptx/matrix.cuh"
+#include "device/ptx/reduce.cuh"
 #include "device/ptx/registers.cuh"
 #include "device/ptx/types.cuh"
 #include "device/tile/shared_tile.cuh"
@@ -236,20 +237,17 @@ __device__ __forceinline__ void merge_rows_f32(const RowAddresses& at, int cols,
   }
 }
 
-// Adds this thread's two rows to fp32 rows.
+// Adds this thread's two rows to fp32 rows, to which no other thread adds at the same time, so that the sum has the same
+// bits in every run. L2 adds: a load would be waited for, hundreds of cycles for each pair, as a store before it may be
+// to the same address.
 template <int Cols>
 __device__ __forceinline__ void add_rows(const RowAddresses& at, int cols, const Accum<Cols>& src) {
-  const auto add = [](char* row, int col, float a, float b) {
-    float2* to = reinterpret_cast<float2*>(row) + col / 2;
-    const float2 before = *to;
-    *to = {before.x + a, before.y + b};
-  };
 #pragma unroll
   for (int i = 0; i < Cols / 2; i += 4) {
     const int col = thread_col() + col_of(i);
     if (col >= cols) break;
-    if (at.has_top) add(at.top, col, src.x[i], src.x[i + 1]);
-    if (at.has_bottom) add(at.bottom, col, src.x[i + 2], src.x[i + 3]);
+    if (at.has_top) ptx::red_add_v2_f32(reinterpret_cast<float*>(at.top) + col, src.x[i], src.x[i + 1]);
+    if (at.has_bottom) ptx::red_add_v2_f32(reinterpret_cast<float*>(at.bottom) + col, src.x[i + 2], src.x[i + 3]);
   }
 }
 

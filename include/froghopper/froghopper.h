@@ -207,9 +207,9 @@ typedef struct fh_problem {
   /* Nonzero: o is multiplied by 1 / (1 + exp(-tensors.gate)), element by element, before it is rounded; lse and
    * max_logit are not. Not with accumulate: several calls share o, and have no gate of their own. */
   int32_t gate;
-  /* Forward: o is merged in f32 in o_sum, and the last call rounds it to o. Backward, with accumulate: grad_q is summed
-   * in the workspace, one for all calls and theirs until the last, which writes it in dtype, and grad_sink. What only
-   * the last call writes is NULL before. Problems differ only in keys, mask and phase. docs/12-using.md. No gate. */
+  /* Forward: o is merged in f32 in o_sum, and the last call rounds it to o. Backward: grad_q is summed in the workspace,
+   * one for all calls and theirs until the last, which writes it, and grad_sink. What only the last call writes is NULL
+   * before. Calls differ in keys, mask, phase and (grad_k, grad_v) accumulate. docs/12-using.md. No gate. */
   fh_phase phase;
 } fh_problem;
 

@@ -148,16 +148,22 @@ void Builder::convert(Buffer to, Place from, int64_t count) {
   if (job.rounds() && count > 0) add(Convert{{to, 0}, from, count});
 }
 
-KeyPlaces Builder::home() {
-  const Place k = target(Buffer::grad_k, batch * rows * heads_kv * dim_qk);
-  const KeyPlaces made_home{k, target(Buffer::grad_v, batch * rows * heads_kv * dim_v), rows};
+KeyPlaces Builder::home(Range its) {
+  const Place k = target(Buffer::grad_k, batch * its.rows() * heads_kv * dim_qk);
+  const KeyPlaces made_home{k, target(Buffer::grad_v, batch * its.rows() * heads_kv * dim_v), its.rows()};
   clear(made_home);
   return made_home;
 }
 
-void Builder::convert_home(const KeyPlaces& home) {
-  convert(Buffer::grad_k, home.k, batch * rows * heads_kv * dim_qk);
-  convert(Buffer::grad_v, home.v, batch * rows * heads_kv * dim_v);
+void Builder::convert_home(const KeyPlaces& home, Range its) {
+  const auto convert_rows = [&](Buffer to, Place from, int64_t row) {
+    if (its.rows() == rows) return convert(to, from, batch * rows * row);
+    for (int64_t b = 0; b < batch && !its.empty(); ++b)
+      add(Convert{{to, (b * rows + its.begin) * row * job.out_element()}, from + b * its.rows() * row * 4,
+                  its.rows() * row});
+  };
+  convert_rows(Buffer::grad_k, home.k, heads_kv * dim_qk);
+  convert_rows(Buffer::grad_v, home.v, heads_kv * dim_v);
 }
 
 void Builder::begin_lse(Place lse, int64_t first, int64_t heads, int64_t its_rows) {
@@ -220,7 +226,7 @@ void Builder::attend(const Block& block, const KeyPlaces& from, const KeyPlaces&
 Attend Builder::call(fh_problem& p, const Piece& first, bool with_sink, const Block& block, const KeyPlaces& from,
                      const KeyPlaces& grads) {
   const bool merged = merges_in(first.part), is_phase = merged && in_phases_;
-  p.accumulate = merged && (job.backward() || !is_phase);
+  p.accumulate = merged && (job.backward() ? !grads.rounded : !is_phase);
   if (merged && !is_phase) p.sink = whole.sink && job.backward() && with_sink;
   const int64_t q_row = heads_q * dim_qk, o_row = heads_q * dim_v;
   const auto own = [&](Buffer buffer, int64_t row_values, int64_t element_bytes) {
@@ -239,7 +245,7 @@ Attend Builder::call(fh_problem& p, const Piece& first, bool with_sink, const Bl
     if (is_phase) a.o_sum = sum;
     a.o = merged && !is_phase ? sum : own(Buffer::o, o_row, element);
   } else {
-    const int64_t element_bytes = merges ? 4 : element;
+    const int64_t element_bytes = merges && !grads.rounded ? 4 : element;
     a.o = own(Buffer::o, o_row, element), a.grad_o = own(Buffer::grad_o, o_row, element);
     a.grad_q =
         merges && !is_phase ? Operand{grad_q + first.row * q_row * 4, rows} : own(Buffer::grad_q, q_row, element);

@@ -24,7 +24,8 @@ struct Block {
 
 struct KeyPlaces {
   Place k, v;
-  int64_t rows = 0;  // of the buffer
+  int64_t rows = 0;      // of the buffer
+  bool rounded = false;  // gradients that one call writes in the type of q; else f32 ones, which it adds to
 };
 
 class Builder {
@@ -93,8 +94,13 @@ class Builder {
 
   Place target(Buffer to, int64_t count);  // the caller's own memory where that is f32, else workspace
   void convert(Buffer to, Place from, int64_t count);
-  KeyPlaces home();  // where dK and dV of the shard are added up, f32
-  void convert_home(const KeyPlaces& home);
+  // Where dK and dV of the shard are added up, f32: of its rows `its`, rounded to the caller's at the end. Those of other
+  // rows one call writes there, which takes phases, and a shard of which each key is in one call.
+  KeyPlaces home(Range its);
+  void convert_home(const KeyPlaces& home, Range its);
+  KeyPlaces home() { return home({0, rows}); }
+  void convert_home(const KeyPlaces& home) { convert_home(home, {0, rows}); }
+  bool may_write_home() const { return in_phases_ && division.size() == 1; }
   void convert_o();
 
   bool merges = false;

@@ -2,7 +2,10 @@
 // cp: the ring. In step t a rank attends to the keys of rank - t, while those of rank - t - 1 arrive.
 // They come from their owner itself, who sends what this rank attends to and no more. Gradients of k and v go straight
 // home, where the owner adds those of rank, rank + 1, rank + 2 and so on to its own.
+//
+// Under a window most keys of a rank are attended to by its own rows alone. Their gradients are written once, rounded.
 #include "src/cp/builder.hpp"
+#include "src/cp/ranges.hpp"
 
 namespace froghopper::cp {
 namespace {
@@ -15,13 +18,16 @@ class Ring {
  private:
   void make_slots();
   void fetch(int64_t step);
+  Range added() const;
   void attend_local();
+  void attend_own(Range its, const KeyPlaces& grads);
   void attend_step(int64_t step);
   void send_gradients(int64_t step);
   void add_gradients(int64_t step);
 
   Builder b_;
   KeyPlaces arrived_[2], partial_[2], from_peer_[2], home_;
+  Range added_;  // rows of the shard whose gradients of k and v are sums of several calls, and so those of home_
   // Of each step: the rows of the rank whose keys are attended to, which of them this rank needs, and which of
   // its own keys the rank needs that attends to them.
   std::vector<std::vector<Range>> owners_, attended_, read_;
@@ -50,7 +56,7 @@ Steps Ring::steps() {
   }
   if (b_.job.backward()) {
     if (b_.job.ranks > 1) add_gradients(b_.job.ranks - 1);
-    b_.convert_home(home_);
+    b_.convert_home(home_, added_);
   }
   b_.end();
   return std::move(b_.made);
@@ -67,7 +73,22 @@ void Ring::make_slots() {
     arrived_[slot] = b_.keys(most_attended, b_.kv_element);
     if (b_.job.backward()) partial_[slot] = b_.keys(most_attended, 4), from_peer_[slot] = b_.keys(most_read, 4);
   }
-  if (b_.job.backward()) home_ = b_.home();
+  if (!b_.job.backward()) return;
+  added_ = added();
+  home_ = b_.home(added_);
+}
+
+// From the first row that another rank attends to until the last one.
+Range Ring::added() const {
+  if (!b_.may_write_home()) return {0, b_.rows};
+  Range hull{b_.rows, 0};
+  for (const std::vector<Range>& read : read_)
+    for (const Range& range : read)
+      hull = {std::min(hull.begin, range.begin - b_.shard.front().begin),
+              std::max(hull.end, range.end - b_.shard.front().begin)};
+  if (hull.empty()) return {};
+  // The mask of keys from key 1 on would end at key -1 of the first row, which is how FH_ALL is written.
+  return hull.begin == 1 || hull.end == 1 ? Range{0, b_.rows} : hull;
 }
 
 void Ring::fetch(int64_t step) {
@@ -80,7 +101,24 @@ void Ring::fetch(int64_t step) {
   b_.exchange(std::move(group));
 }
 
-void Ring::attend_local() { b_.attend(Block(b_.shard), b_.own_keys(), home_); }
+void Ring::attend_local() {
+  if (!b_.job.backward() || added_.rows() == b_.rows) return b_.attend(Block(b_.shard), b_.own_keys(), home_);
+  const KeyPlaces written{{Buffer::grad_k, 0}, {Buffer::grad_v, 0}, b_.rows, /*rounded=*/true};
+  attend_own({0, added_.begin}, written);
+  attend_own(added_, home_);
+  attend_own({added_.end, b_.rows}, written);
+}
+
+// The calls on some of a contiguous rank's own keys. `grads` has all rows of the rank, or only these.
+void Ring::attend_own(Range its, const KeyPlaces& grads) {
+  if (its.empty()) return;
+  const int64_t first = b_.shard.front().begin, before = grads.rows == b_.rows ? 0 : its.begin;
+  Block block;
+  block.parts.push_back({{first + its.begin, first + its.end}, its.begin});
+  KeyPlaces from_first = grads;
+  from_first.k.bytes -= before * b_.k_row(4), from_first.v.bytes -= before * b_.v_row(4);
+  b_.attend(block, b_.own_keys(), from_first);
+}
 
 void Ring::attend_step(int64_t step) {
   const Block block(attended_[static_cast<size_t>(step)]);
@@ -101,7 +139,10 @@ void Ring::send_gradients(int64_t step) {
 
 void Ring::add_gradients(int64_t step) {
   b_.add(Wait{});
-  b_.add_rows(home_, b_.shard, from_peer_[step % 2], read_[static_cast<size_t>(step)]);
+  const int64_t first = b_.shard.empty() ? 0 : b_.shard.front().begin;
+  const bool all = added_.rows() == b_.rows;
+  b_.add_rows(home_, all ? b_.shard : std::vector<Range>{{first + added_.begin, first + added_.end}},
+              from_peer_[step % 2], read_[static_cast<size_t>(step)]);
 }
 
 }  // namespace

@@ -89,8 +89,8 @@ struct Alone {
     const double flops = flops_of(p, s.pairs);
     // With accumulate a call reads and writes o, or dq, in f32; of phases only the first and the last one move dq.
     const double rows = static_cast<double>(s.rows);
-    const bool merges =
-        backward ? p.accumulate && p.phase != FH_PHASE_MIDDLE : p.accumulate || s.o_sum.batch_rows > 0;
+    const bool is_phase = p.phase != FH_PHASE_NONE;
+    const bool merges = backward && is_phase ? p.phase != FH_PHASE_MIDDLE : p.accumulate || s.o_sum.batch_rows > 0;
     const double merged =
         merges ? rows * static_cast<double>(p.heads_q) * static_cast<double>(backward ? p.dim_qk : p.dim_v) * 4 : 0;
     // A launch before it gives 8-bit k and v the type of q.

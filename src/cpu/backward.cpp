@@ -201,7 +201,7 @@ class QTilesOfKvTile final : public QTiles {
     c.dtype = p.dtype;
     c.dim_qk = static_cast<int>(p.dim_qk), c.dim_v = static_cast<int>(p.dim_v);
     c.scale = p.scale, c.softcap = p.softcap;
-    c.accumulate = p.accumulate;
+    c.adds_to_q = p.adds_to_grad_q(), c.adds_to_kv = p.accumulate;
     c.scratch = scratch;
     if (count <= 0) return c;  // k and v may be empty then, and their strides anything
     c.k = k.address(s_.batch, row, id_.head_kv), c.v = v.address(s_.batch, row, id_.head_kv);
@@ -259,7 +259,7 @@ class QTilesOfKvTile final : public QTiles {
     const View& grad_lse = sh_.views.grad_lse;
     const Visible keys = mask_.keys_of(row);
     const int64_t at = s_.first_q + row, end = std::min(first_key() + sh_.kv_tile_keys, s_.extent_kv);
-    const bool attends = keys.begin < keys.end, may_in_others = sh_.p.accumulate && row < s_.used_q;
+    const bool attends = keys.begin < keys.end, may_in_others = sh_.p.adds_to_grad_q() && row < s_.used_q;
     t_.lse[i] = attends || may_in_others ? lse.as<float>()[lse.at(s_.batch, at, head())] : -infinity;
     t_.has_o[i] = t_.lse[i] != -infinity;
     t_.fully_masked[i] = !attends || !t_.has_o[i];
@@ -283,8 +283,9 @@ class QTilesOfKvTile final : public QTiles {
       const Visible keys = mask_.keys_of(row);
       const bool attends_to_none = keys.begin >= keys.end;
       const View& lses = sh_.views.lse;  // over all keys: those of other calls too
-      const double lse =
-          attends_to_none && !sh_.p.accumulate ? sink : lses.as<float>()[lses.at(s_.batch, s_.first_q + row, head())];
+      const double lse = attends_to_none && !sh_.p.adds_to_grad_q()
+                             ? sink
+                             : lses.as<float>()[lses.at(s_.batch, s_.first_q + row, head())];
       if (lse == -infinity) continue;  // all its keys have weight 0
       sum -= std::exp(std::min(0.0, sink - lse)) * t_.delta[i];
     }
@@ -302,7 +303,7 @@ class QTilesOfKvTile final : public QTiles {
 void write_sink(const Shared& sh) {
   float* const grad_sink = sh.views.grad_sink.as<float>();
   for (int64_t head = 0; head < sh.p.heads_q; ++head) {
-    double sum = sh.p.accumulate ? grad_sink[head] : 0;
+    double sum = sh.p.adds_to_grad_q() ? grad_sink[head] : 0;
     for (size_t i = head; i < sh.sink_partials.size(); i += sh.p.heads_q) sum += sh.sink_partials[i];
     grad_sink[head] = static_cast<float>(sum);
   }

@@ -70,7 +70,7 @@ struct GradientWork {
   Dtype dtype;
   int dim_qk, dim_v;
   float scale, softcap;
-  bool accumulate;             // gradients are fp32, and are added to
+  bool adds_to_q, adds_to_kv;  // these gradients are fp32, and are added to
   const void *k, *v;           // the KV tile's first row
   int64_t stride_k, stride_v;  // elements from row to row
   void *grad_k, *grad_v;

@@ -167,10 +167,13 @@ class Gradients {
   void store_keys(const float* from, int width, int dim, int first, int count, void* to, int64_t stride) const {
     transpose(from, width, dim, 4, rows_, dim_max);
     for (int r = 0; r < count; ++r)
-      store_row(rows_ + r * dim_max, dim, stored(), w_.accumulate, row_at(to, stored(), stride, first + r));
+      store(rows_ + r * dim_max, dim, w_.adds_to_kv, to, stride, first + r);
   }
 
-  Dtype stored() const { return w_.accumulate ? Dtype::f32 : w_.dtype; }
+  void store(float* from, int dim, bool adds, void* to, int64_t stride, int64_t index) const {
+    const Dtype stored = adds ? Dtype::f32 : w_.dtype;
+    store_row(from, dim, stored, adds, row_at(to, stored, stride, index));
+  }
   const void* row(const void* first, int64_t stride, int64_t index) const {
     return row_at(first, w_.dtype, stride, index);
   }
@@ -187,8 +190,7 @@ class Gradients {
 
   void finish(const QTile& t) const {
     for (int i = 0; i < t.rows; ++i)
-      store_row(t.sum + i * qk_row_, w_.dim_qk, stored(), w_.accumulate,
-                row_at(t.grad_q, stored(), t.stride_grad_q, i));
+      store(t.sum + i * qk_row_, w_.dim_qk, w_.adds_to_q, t.grad_q, t.stride_grad_q, i);
   }
 
   void add(const QTile& t) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cpu: calls in phases (fh_phase). Each of them is a call with accumulate: o is merged in o_sum, or grad_q is added to
-// f32 rows in the workspace. The first call clears these, and the last one rounds them.
+// cpu: calls in phases (fh_phase). Forward each of them is a call with accumulate, which merges o in o_sum; backward it
+// adds grad_q to f32 rows in the workspace. The first call clears these, and the last one rounds them.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -19,8 +19,8 @@ constexpr float no_score = -std::numeric_limits<float>::infinity();
 
 Plan adding(const Plan& plan) {
   Problem p = plan.problem;
-  p.phase = FH_PHASE_NONE, p.accumulate = true, p.sink = p.sink && p.backward() && plan.problem.ends();
-  if (!p.backward()) p.dtype_o = Dtype::f32;
+  p.sink = p.sink && p.backward() && p.ends();
+  if (!p.backward()) p.phase = FH_PHASE_NONE, p.accumulate = true, p.dtype_o = Dtype::f32;
   return plan_with(*plan.kernel, p);
 }
 

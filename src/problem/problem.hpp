@@ -68,6 +68,8 @@ struct Problem {
   bool merges_lse() const { return op == FH_FORWARD && (accumulate || in_phases()); }
   // One of at least two calls.
   bool in_phases() const { return phase != FH_PHASE_NONE && phase != FH_PHASE_ONLY; }
+  // Gradients of the queries are added to f32 sums: the caller's, or those of all phases.
+  bool adds_to_grad_q() const { return backward() && (accumulate || phase != FH_PHASE_NONE); }
   // The call that others follow, those that follow others: what it writes is not rounded yet, what it reads is a sum.
   bool begins() const { return phase != FH_PHASE_MIDDLE && phase != FH_PHASE_LAST; }
   bool ends() const { return phase != FH_PHASE_FIRST && phase != FH_PHASE_MIDDLE; }

@@ -330,10 +330,6 @@ Finding phases(const fh_problem& p) {
         "accumulate is {} and phase is set; o is merged in o or in o_sum. Set accumulate to 0 for o_sum, or "
         "phase to FH_PHASE_NONE.",
         p.accumulate);
-  if (p.op == FH_BACKWARD && !p.accumulate)
-    return std::string(
-        "phase is set and accumulate is 0; in the calls of a backward pass grad_k and grad_v are added to "
-        "f32 tensors. Set accumulate to 1, and begin with zeros in them.");
   if (p.gate && p.phase != FH_PHASE_ONLY)
     return not_computed(
         text("phase is set and gate is {0}; gates are applied in one call. Set gate to 0, and multiply o by the "
