@@ -43,7 +43,7 @@ struct DeltaParams {
   RowScalars grad_lse;  // may be null
   const float* sink;    // [heads_q], natural units; may be null
   float* rows;  // [tile][2][index_of_row] out: lse x log2(e), +inf where a row attends to no key or is no row; delta
-  float* dq_sum;               // [tile][dq_floats] out: zeros; not where CTAs add in order, as the first one writes
+  float* dq_sum;               // [tile][dq_floats] out: zeros; null where the first CTA writes, which is in one call
   float* sink_shares;          // [tile] out: the tile's share of grad_sink; null without a sink
   unsigned int* dq_semaphore;  // [tile] out: zeros; null where CTAs add in any order
   unsigned int* large;         // [1] out: the tag if some row's lse is so large that its rounding shows
@@ -73,6 +73,7 @@ struct BwdParams {
   // Pairs whose items run their iterations in the same order, see Traversal; 0: one query head after the other
   int same_traversal;
   int pairs_light_first;  // deterministic only: pairs whose kv tiles add to grad_q from the last to the first one
+  int in_phases;          // deterministic only, nonzero: the first CTA adds too, and counters end as 0
   MaskParams mask;
   float scale;             // of grad_k; of grad_q it is the next kernel's
   float scale_log2;        // softmax scale x log2(e); with softcap: softcap x log2(e)
@@ -90,7 +91,7 @@ static_assert(sizeof(BwdParams) <= params_bytes_max);
 
 struct GradQParams {
   const float* dq_sum;
-  // [tile], how many CTAs have added, 0: there is no sum; null: there always is
+  // [tile], how many CTAs have added, 0: there is no sum; null: there always is, as in phases
   const unsigned int* dq_semaphore;
   unsigned int* large;       // cleared: a replayed CUDA graph has the same tag again. Null: no row was counted
   const float* sink_shares;  // null without a sink

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// contract: the kernels for sums over ranks, which context parallelism needs in addition to attention:
-// fh_cp_memory of include/froghopper/cp.h.
+// contract: the kernels for sums over ranks and copies of rows, which context parallelism needs in addition to
+// attention: fh_cp_memory of include/froghopper/cp.h.
 #pragma once
 #include "contract/fields.h"
 #include "contract/types.h"
@@ -8,18 +8,21 @@
 namespace froghopper {
 
 enum class ElementwiseOp : unsigned char {
-  add,       // to[i] += from[i]
-  convert,   // to[i] = from[i], rounded to nearest even
-  broadcast  // to[i] = from[i / columns]
+  add,        // to[i] += from[i]
+  convert,    // to[i] = from[i], rounded to nearest even
+  broadcast,  // to[i] = from[i / columns]
+  copy        // to[i] = from[i], rows of `columns` with a pitch each; 4 floats stand for any 16 bytes
 };
 
-constexpr ElementwiseOp elementwise_ops[] = {ElementwiseOp::add, ElementwiseOp::convert, ElementwiseOp::broadcast};
+constexpr ElementwiseOp elementwise_ops[] = {ElementwiseOp::add, ElementwiseOp::convert, ElementwiseOp::broadcast,
+                                             ElementwiseOp::copy};
 
 constexpr const char* name_of(ElementwiseOp op) {
   switch (op) {
     case ElementwiseOp::add: return "add";
     case ElementwiseOp::convert: return "convert";
     case ElementwiseOp::broadcast: return "broadcast";
+    case ElementwiseOp::copy: return "copy";
   }
   return "";
 }
@@ -45,7 +48,8 @@ struct ElementwiseParams {
   void* to;
   const float* from;
   long long count;    // elements that are written
-  long long columns;  // broadcast; else 1
+  long long columns;  // broadcast, copy; else 1
+  long long to_pitch, from_pitch;  // copy: bytes from one row to the next
 };
 
 constexpr const char* why_invalid(ElementwiseVariant v) {

@@ -75,7 +75,7 @@ TEST(ContextParallelPlan, all_ranks_choose_alike_and_the_choice_is_the_fastest) 
 
 // With as many K/V heads as query heads, only a forward ring takes what is predicted.
 TEST(ContextParallelPlan, a_forward_pass_takes_the_ring_where_others_are_hardly_shorter) {
-  fh_problem whole = causal(131072, 16, 16);
+  const fh_problem whole = causal(131072, 16, 16);
   const auto seconds = [&](fh_cp_scheme scheme) {
     fh_cp_problem p = over(whole, 2, 0, scheme);
     p.transfers = FH_CP_PEER_COPIES;
@@ -86,8 +86,6 @@ TEST(ContextParallelPlan, a_forward_pass_takes_the_ring_where_others_are_hardly_
   ASSERT_GT(share, 1);
   ASSERT_LT(share, 1.02);
   EXPECT_EQ(seconds(FH_CP_AUTO).first, FH_CP_RING);
-  whole.op = FH_BACKWARD;
-  EXPECT_EQ(seconds(FH_CP_AUTO).first, FH_CP_ALL_GATHER);
 }
 
 // The model against times that are derived by hand: a long causal sequence hides what moves, so 4 ranks take a quarter.

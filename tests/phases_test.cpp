@@ -220,7 +220,7 @@ TEST_P(Phases, GiveWhatOneCallGives) {
   }
 
   // Gradients, by one call and by phases.
-  const auto gradients = [&](const std::vector<Keys>& order, bool adds, Numbers* grads) {
+  const auto gradients = [&](const std::vector<Keys>& order, bool adds, bool deterministic, Numbers* grads) {
     const Dtype of_keys = adds ? Dtype::f32 : type_;
     const auto of = [&](int64_t count) {
       return adds ? memory_->put(Numbers(static_cast<size_t>(count)), of_keys) : unwritten(count, of_keys);
@@ -230,7 +230,7 @@ TEST_P(Phases, GiveWhatOneCallGives) {
     void* const grad_sink = sink_ ? unwritten(w.heads_q, Dtype::f32) : nullptr;
     for (size_t i = 0; i < order.size(); ++i) {
       fh_problem p = part(order[i], phase_of(i, order.size()));
-      p.op = FH_BACKWARD, p.accumulate = adds, p.invariant = 0;
+      p.op = FH_BACKWARD, p.accumulate = adds, p.deterministic = deterministic, p.invariant = 0;
       const bool last = i + 1 == order.size();
       fh_tensors x = common(order[i]);
       x.o = rows(o, sq, w.heads_q, w.dim_v), x.lse = static_cast<float*>(lse);
@@ -259,11 +259,14 @@ TEST_P(Phases, GiveWhatOneCallGives) {
                            sink_ ? memory_->take(grad_sink, w.heads_q, Dtype::f32) : Numbers()};
   const std::vector<Keys> at_once = {{0, skv}};
   for (const auto& order : {orders_[0], orders_[1], at_once})
-    for (const bool adds : {true, false}) {
-      Numbers grads[4];
-      gradients(order, adds, grads);
+    for (const auto& [adds, deterministic] : {std::pair{true, false}, {false, false}, {true, true}, {false, true}}) {
+      Numbers grads[4], again[4];
+      gradients(order, adds, deterministic, grads);
       for (const size_t i : {0, 1, 2, 3})
         expect_close(grads[i], alone[i], type_, std::array{"grad_q", "grad_k", "grad_v", "grad_sink"}[i]);
+      if (!deterministic) continue;
+      gradients(order, adds, deterministic, again);
+      for (const size_t i : {0, 1, 2, 3}) EXPECT_EQ(grads[i], again[i]) << i;
     }
 }
 
@@ -381,19 +384,6 @@ TEST(PhasesOf, TensorsOfAnotherCallAreRefused) {
       "NULL.");
   EXPECT_EQ(refusal("fwd", "phase=first", nullptr),
             "lse is NULL; a problem with phase needs one value for each row and head. Set it.");
-}
-
-TEST(PhasesOf, DeterministicGradientsAreRefusedOnAGpu) {
-  for (const auto& [line, status] :
-       {std::pair{"bwd bf16 b1 hq2 hkv2 sq100 skv300 d64 det acc phase=first", FH_UNSUPPORTED},
-        std::pair{"bwd bf16 b1 hq2 hkv2 sq100 skv300 d64 det acc phase=only", FH_OK},
-        std::pair{"bwd bf16 b1 hq2 hkv2 sq100 skv300 d64 acc phase=first", FH_OK}}) {
-    fh_problem p = fh_problem_init();
-    ASSERT_EQ(fh_problem_parse(line, &p), FH_OK) << fh_last_error();
-    fh_plan* plan = nullptr;
-    EXPECT_EQ(fh_plan_create(&p, "h200", &plan), status) << line << fh_last_error();
-    fh_plan_destroy(plan);
-  }
 }
 
 }  // namespace

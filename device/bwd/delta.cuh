@@ -84,10 +84,8 @@ struct Delta {
   }
 
   static __device__ void clear(const DeltaParams& params, int number) {
-    if (params.dq_semaphore) {
-      if (threadIdx.x == 0) params.dq_semaphore[number] = 0;
-      return;
-    }
+    if (params.dq_semaphore && threadIdx.x == 0) params.dq_semaphore[number] = 0;
+    if (!params.dq_sum) return;
     float4* sum = reinterpret_cast<float4*>(params.dq_sum + static_cast<long long>(number) * params.dq_floats);
     for (int i = threadIdx.x; i < params.dq_floats / 4; i += threads) sum[i] = {0.f, 0.f, 0.f, 0.f};
   }

@@ -217,7 +217,7 @@ struct QLoader {
     if (!earlier_ended) ptx::wait_for_earlier_kernels();
     earlier_ended = true;
     const int tile = dq_tile<V>(params, item, head, q_tile);
-    const bool adds_first = V.deterministic && rank_of_tile<V>(params, item, q_tile) == 0;
+    const bool adds_first = V.deterministic && !params.in_phases && rank_of_tile<V>(params, item, q_tile) == 0;
     const QIteration q_iteration = {q_tile, marked_tile(tile, adds_first)};
     if constexpr (V.score_mods.alibi)
       smem.q_iterations[q.stage] = {q_iteration, slope};
@@ -288,6 +288,7 @@ struct DqOrderWaiter {
 template <class Kernel>
 struct DqOrderSignaller {
   static __device__ void run(const BwdParams& params, typename Kernel::Smem& smem) {
+    constexpr BwdVariant V = Kernel::variant;
     ptx::u32 iteration = 0, q_loops = 0;
     each_q_iteration<Kernel>(
         smem, params.heads_per_kv,
@@ -297,7 +298,9 @@ struct DqOrderSignaller {
           else
             smem.item_adds_issued.wait(q_loops++);
           smem.adds_seen.announce(iteration++);
-          ptx::red_release_add(params.dq_semaphore + dq_tile<Kernel::variant>(params, item, head, q_tile), 1);
+          // Of calls in phases each begins with counters of 0.
+          const ptx::u32 last = params.in_phases ? Kernel::ctas * tiles_in_order<V>(params, item, q_tile) - 1 : ~0u;
+          ptx::red_release_inc(params.dq_semaphore + dq_tile<V>(params, item, head, q_tile), last);
         },
         [] {});
   }

@@ -155,6 +155,14 @@ __device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q
   return keys_falling ? tiles.end - 1 - item.kv_tile : item.kv_tile - tiles.begin;
 }
 
+// How many kv tiles add to a q tile to which the item's adds.
+template <BwdVariant V>
+__device__ int tiles_in_order(const BwdParams& params, const WorkItem& item, int q_tile) {
+  const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.lengths.seq_q) - 1;
+  const TileSequence<int> tiles = KeyMask<V>(params, item.lengths).tiles(first_row, last_row, V.tiles.kv);
+  return tiles.end - tiles.begin;
+}
+
 template <BwdVariant V>
 struct UniformSchedule {
   const BwdParams& params;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over ranks: adds f32 to f32, makes 16-bit elements of f32, broadcasts one f32 over a row. Context parallelism
-// calls it between calls of attention (src/cp/cuda_memory.cpp).
+// Sums over ranks: adds f32 to f32, makes 16-bit elements of f32, broadcasts one f32 over a row, copies rows. Context
+// parallelism calls it between calls of attention (src/cp/cuda_memory.cpp).
 //
 // Work      a thread takes four neighbours at a time, and then those a grid further on; one element at a time where
-//           an address is no multiple of what four of them take, and at the end
+//           an address is no multiple of what four of them take, and at the end. Of copies all fours are aligned, and
+//           it takes those of several rows at once, so that their loads are under way together.
 // Roles     all threads alike
 // Order     none
 // Barriers  none
@@ -30,12 +31,36 @@ struct Elementwise {
     ptx::wait_for_earlier_kernels();
     const long long thread = static_cast<long long>(blockIdx.x) * threads + threadIdx.x;
     const long long step = static_cast<long long>(gridDim.x) * threads;
-    const long long groups = in_fours(params) ? params.count / width : 0;
-    for (long long i = thread; i < groups; i += step) take_four(params, i);
-    for (long long i = groups * width + thread; i < params.count; i += step) take_one(params, i);
+    if constexpr (V.op == ElementwiseOp::copy) {
+      copy_rows(params, thread, step);
+    } else {
+      const long long groups = in_fours(params) ? params.count / width : 0;
+      for (long long i = thread; i < groups; i += step) take_four(params, i);
+      for (long long i = groups * width + thread; i < params.count; i += step) take_one(params, i);
+    }
   }
 
  private:
+  static __device__ void copy_rows(const ElementwiseParams& params, long long thread, long long step) {
+    constexpr int together = 4;
+    const long long fours = params.count / width, of_row = params.columns / width;
+    for (long long first = thread; first < fours; first += together * step) {
+      float4 held[together];
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const long long at = first + i * step, row = at / of_row;
+        const char* from = reinterpret_cast<const char*>(params.from) + row * params.from_pitch;
+        if (at < fours) held[i] = reinterpret_cast<const float4*>(from)[at - row * of_row];
+      }
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const long long at = first + i * step, row = at / of_row;
+        char* to = static_cast<char*>(params.to) + row * params.to_pitch;
+        if (at < fours) reinterpret_cast<float4*>(to)[at - row * of_row] = held[i];
+      }
+    }
+  }
+
   static __device__ bool in_fours(const ElementwiseParams& params) {
     if constexpr (V.op == ElementwiseOp::broadcast) return false;  // a row may end between neighbours
     const auto address = [](const void* p) { return reinterpret_cast<unsigned long long>(p); };

@@ -21,10 +21,10 @@ __device__ __forceinline__ void st_v4_f32(float* to, float a, float b, float c, 
   asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }
 
-// A counter in global memory. What this thread knows of memory before the release is known to whoever acquires the
-// value that it made.
-__device__ __forceinline__ void red_release_add(u32* counter, u32 value) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+// A counter in global memory, one more, or 0 after `last`. What this thread knows of memory before the release is known
+// to whoever acquires the value that it made.
+__device__ __forceinline__ void red_release_inc(u32* counter, u32 last) {
+  asm volatile("red.release.gpu.global.inc.u32 [%0], %1;" ::"l"(counter), "r"(last) : "memory");
 }
 __device__ __forceinline__ u32 ld_acquire(const u32* counter) {
   u32 value;

@@ -378,9 +378,10 @@ static inline fh_cp_peers fh_cp_peers_init(void) {
 FH_API fh_status fh_cp_copy_transport(const fh_cp_peers* peers, fh_cp_transport* transport);
 FH_API void fh_cp_copy_transport_destroy(fh_cp_transport* transport); /* NULL: nothing happens */
 
-/* Sets all functions: fill and copy call the CUDA driver, which is found at run time; add, convert and spread launch
- * kernels of libfroghopper, which must be of the same build. They are loaded here, on the GPU whose context is current
- * on this thread; where none is, at their first use. */
+/* Sets all functions. `fill` calls the CUDA driver, which is found at run time. So does `copy` for one row, and where
+ * an address, a pitch or `bytes` is no multiple of 16. All others are kernels of libfroghopper, which must be of the
+ * same build. They are loaded here, on the GPU whose context is current on this thread; where none is, at their first
+ * use. */
 FH_API fh_status fh_cp_cuda_memory(fh_cp_memory* memory);
 
 /* Of this thread; valid until its next failing call; "" before the first. Read it in a statement after the call that

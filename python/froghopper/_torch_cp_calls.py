@@ -22,7 +22,7 @@ from froghopper._parallel import Plan, check_status, environment
 from froghopper._torch_calls import address
 from froghopper._torch_cp_copies import Shared
 from froghopper._torch_cp_layout import Layout
-from froghopper._torch_cp_transport import Functions
+from froghopper._torch_cp_transport import Functions, cuda_memory
 from froghopper._values import listed
 from froghopper._words import takes_words_of_others
 
@@ -212,7 +212,7 @@ def run(key: Any, plan: Plan, group: Any, shared: Shared | None, tensors: dict[s
         if shared is not None: shared.begin()
         transport = functions.transport() if shared is None else shared.transport
         status = plan.run(transport if group.size() > 1 else None,
-                          functions.memory() if plan.on_gpu else None,
+                          cuda_memory() if plan.on_gpu else None,
                           addresses, groups.calls_of(group),
                           -(-workspace.data_ptr() // ALIGNMENT) * ALIGNMENT,
                           calls.stream_of(q.get_device()) if q.is_cuda else 0)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How bytes move between ranks for froghopper.torch.context_parallel: the functions of fh_cp_transport over a group of
-torch.distributed, whatever its backend; and for GPUs the copies of fh_cp_memory, by PyTorch's own kernels.
+torch.distributed, whatever its backend.
 
 The library gives addresses; here they become views of the tensors that hold them, so that PyTorch keeps these alive
-while a transfer is on its way, also after a failure. Small copies, and fills, are left to the driver.
+while a transfer is on its way, also after a failure.
 """
 import ctypes
 import functools
@@ -16,31 +16,24 @@ from torch import Tensor
 
 from froghopper import _c_parallel as c
 from froghopper import _torch_cp_group as groups
-from froghopper._errors import Internal, LaunchFailed
+from froghopper._errors import Internal
 from froghopper._parallel import calls, check_status
 
 POINTER, WORDS, NUMBER = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64
 FAILED = 1  # what a function returns that has failed; the exception itself is kept
-# Bytes up to which the driver copies: it takes 8 us of the host and PyTorch 16, but twice the time of a GPU for more.
-DRIVER_COPIES = 8 << 20
 
 exchange_type = ctypes.CFUNCTYPE(ctypes.c_int, POINTER, POINTER, NUMBER, POINTER, NUMBER, POINTER,
                                  ctypes.POINTER(POINTER))
 wait_type = ctypes.CFUNCTYPE(ctypes.c_int, POINTER, POINTER, POINTER)
 agree_type = ctypes.CFUNCTYPE(ctypes.c_int, POINTER, WORDS, ctypes.POINTER(WORDS))
-copy_type = ctypes.CFUNCTYPE(ctypes.c_int, POINTER, POINTER, WORDS, POINTER, WORDS, WORDS, WORDS, POINTER)
 
 
 @functools.lru_cache(maxsize=None)
-def driver_memory() -> c.CpMemory:
-    """The library's own functions."""
+def cuda_memory() -> c.CpMemory:
+    """What the library does to a GPU's memory, by functions of its own."""
     found = c.CpMemory(size=ctypes.sizeof(c.CpMemory))
     check_status(calls().fh_cp_cuda_memory(ctypes.byref(found)))
     return found
-
-
-@functools.lru_cache(maxsize=None)
-def driver_copy() -> Callable[..., int]: return copy_type(driver_memory().copy or 0)
 
 
 class Functions:
@@ -59,13 +52,6 @@ class Functions:
         return c.CpTransport(size=ctypes.sizeof(c.CpTransport), ranks=self.group.size(), rank=self.group.rank(),
                              exchange=self.called(exchange_type, self.exchange), wait=self.called(wait_type, self.wait),
                              agree=self.called(agree_type, self.agree))
-
-    def memory(self) -> c.CpMemory:
-        """For GPUs: the library's functions, but for large copies, which PyTorch's kernels make in half the time. They
-        are made in the current stream, which is that of the run."""
-        driver = driver_memory()
-        return c.CpMemory(size=ctypes.sizeof(c.CpMemory), fill=driver.fill, copy=self.called(copy_type, self.copy),
-                          add=driver.add, convert=driver.convert, spread=driver.spread)
 
     def called(self, kind: Any, function: Callable[..., None]) -> int | None:
         """The address of a function for C that calls this one."""
@@ -103,12 +89,3 @@ class Functions:
             begin = address - base
             if 0 <= begin <= x.numel() - count: return x[begin:begin + count]
         raise Internal(f"{count} bytes at {address} are in no tensor of the call. Report it.")
-
-    def copy(self, to: int, to_pitch: int, source: int, from_pitch: int, size: int, rows: int, stream: int) -> None:
-        if size * rows <= DRIVER_COPIES:
-            code = driver_copy()(None, to, to_pitch, source, from_pitch, size, rows, stream)
-            if code: raise LaunchFailed(f"the CUDA driver has failed to copy {size * rows} bytes, with error {code}.")
-            return
-        ends = [self.view(at, pitch * (rows - 1) + size).as_strided((rows, size), (pitch, 1))
-                for at, pitch in ((to, to_pitch), (source, from_pitch))]
-        ends[0].copy_(ends[1])

@@ -316,19 +316,6 @@ def test_no_rows_of_other_ranks_are_kept(found):
     for numbers, own in found("kept", 2): assert numbers == own
 
 
-def test_large_copies_in_memory_of_a_gpu(monkeypatch):
-    """The function of Python that C calls there, on host memory, where no driver is."""
-    monkeypatch.setattr(transport, "driver_memory", c.CpMemory)
-    monkeypatch.setattr(transport, "DRIVER_COPIES", 0)
-    x, y = torch.arange(24.0), torch.arange(24.0) + 0.001
-    functions = transport.Functions(None, [x, y, torch.zeros(0)])
-    copy = transport.copy_type(functions.memory().copy)
-    assert copy(None, x.data_ptr(), 16, y.data_ptr() + 4, 32, 8, 3, None) == 0, functions.error
-    assert torch.equal(x.view(-1, 4)[:3, :2], y[1:].unfold(0, 2, 8)[:3])
-    assert copy(None, x.data_ptr(), 32, y.data_ptr() + 80, 32, 32, 1, None) == transport.FAILED
-    assert "32 bytes at" in str(functions.error)
-
-
 def test_tables_of_a_plan_on_a_gpu(monkeypatch):
     """They are copied once, and another stream waits for that; here to host memory, where no GPU is."""
     whole = _library.library().problem("fwd f32 b1 hq2 hkv2 sq30 skv30 d8 causal")

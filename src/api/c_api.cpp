@@ -173,11 +173,10 @@ fh_status fh_workspace_bytes(const fh_problem* problem, const char* target, size
 
 // These two are for libfroghopper-cp of the same build and for nobody else: it has no kernels of its own, nor a
 // compiler for them. The symbols have a version that only this build has (cmake/exports.map.in), and no header.
-extern "C" FH_API fh_status fh_private_elementwise(int op, fh_dtype dtype, void* to, const float* from,
-                                                   uint64_t count, uint64_t columns, void* stream) {
+extern "C" FH_API fh_status fh_private_elementwise(int op, fh_dtype dtype, const ElementwiseParams* params,
+                                                   void* stream) {
   return answer("sums over ranks", [&] {
-    return runtime::elementwise({static_cast<ElementwiseOp>(op), static_cast<Dtype>(dtype)},
-                                {to, from, static_cast<long long>(count), static_cast<long long>(columns)}, stream);
+    return runtime::elementwise({static_cast<ElementwiseOp>(op), static_cast<Dtype>(dtype)}, *params, stream);
   });
 }
 

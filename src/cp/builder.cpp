@@ -176,7 +176,7 @@ void Builder::begin_lse(Place lse, int64_t first, int64_t heads, int64_t its_row
 
 void Builder::begin(bool with_merging, size_t first_merged) {
   merges = with_merging && first_merged < parts.size();
-  in_phases_ = merges && !job.packed() && job.rounds() && !(job.backward() && whole.deterministic);
+  in_phases_ = merges && !job.packed() && job.rounds();
   first_merged_ = first_merged;
   sink_counted_.assign(parts.size(), 0), calls_.resize(parts.size());
   if (job.backward() && whole.sink) add(Fill{{Buffer::grad_sink, 0}, 0, heads_q});

@@ -122,8 +122,7 @@ class Builder {
   int64_t o_first_ = 0;
   std::vector<Place> lse_, grad_lse_;  // of each part
   // The calls of a part are the phases of one (fh_phase), so that it is cleared and rounded once: where all its calls
-  // have the same rows, which those of documents need not have, and results are rounded. The kernels have no phases of
-  // deterministic gradients.
+  // have the same rows, which those of documents need not have, and results are rounded.
   bool in_phases_ = false;
   struct Call {
     size_t step;  // in made.steps

@@ -26,10 +26,6 @@ constexpr int64_t most_share = 8;
 // many usually have two levels anyway.
 constexpr int64_t most_ranks_in_chunks = 16;
 
-// Where there are many rows, they are cut at multiples of this, so that tiles are full.
-constexpr int64_t tile = 128;
-int64_t cut_at(int64_t row, int64_t rows) { return rows >= 8 * tile ? row / tile * tile : row; }
-
 // Keys of one owner that follow each other.
 struct Arrival {
   Range keys;
@@ -56,22 +52,6 @@ void add_arrivals(const Job& job, int64_t rank, Range keys, Division& to) {
       to.rows += range.rows();
     }
   }
-}
-
-// The shard's ranges, one of them in two where a row in it is that.
-std::vector<Range> divided(const std::vector<Range>& shard, int64_t row) {
-  std::vector<Range> parts;
-  for (const Range& range : shard)
-    for (const Range& side :
-         {Range{range.begin, std::min(row, range.end)}, Range{std::max(row, range.begin), range.end}})
-      if (!side.empty()) parts.push_back(side);
-  return parts;
-}
-
-// Under a causal mask it attends to more than the first one.
-Range second_half(const std::vector<Range>& shard) {
-  const Range last = shard.back();
-  return shard.size() > 1 ? last : Range{last.end - cut_at(last.rows() / 2, last.rows()), last.end};
 }
 
 // Of the rows that merge, the last ones; backward, where all do, of those that have calls of their own in addition to

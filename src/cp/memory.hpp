@@ -7,8 +7,10 @@ namespace froghopper::cp {
 
 fh_cp_memory host_memory();
 
-// The functions of fh_cp_cuda_memory that launch kernels. Where one fails, fh_last_error() says why.
+// The functions of fh_cp_cuda_memory that launch kernels. Where one fails, fh_last_error() says why; of copy where its
+// code is negative, as others are the driver's.
 struct CudaKernels {
+  decltype(fh_cp_memory::copy) copy;
   decltype(fh_cp_memory::add) add;
   decltype(fh_cp_memory::convert) convert;
   decltype(fh_cp_memory::spread) spread;

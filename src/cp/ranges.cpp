@@ -48,6 +48,25 @@ std::vector<Together> together(const std::vector<Part>& a, const std::vector<Par
   return all;
 }
 
+int64_t cut_at(int64_t row, int64_t rows) {
+  constexpr int64_t tile = 128;
+  return rows >= 8 * tile ? row / tile * tile : row;
+}
+
+std::vector<Range> divided(const std::vector<Range>& ranges, int64_t row) {
+  std::vector<Range> parts;
+  for (const Range& range : ranges)
+    for (const Range& side :
+         {Range{range.begin, std::min(row, range.end)}, Range{std::max(row, range.begin), range.end}})
+      if (!side.empty()) parts.push_back(side);
+  return parts;
+}
+
+Range second_half(const std::vector<Range>& shard) {
+  const Range last = shard.back();
+  return shard.size() > 1 ? last : Range{last.end - cut_at(last.rows() / 2, last.rows()), last.end};
+}
+
 std::span<const Range> meeting(const std::vector<Range>& ranges, Range hull) {
   const auto first = std::partition_point(ranges.begin(), ranges.end(), [&](Range r) { return r.end <= hull.begin; });
   const auto last = std::partition_point(first, ranges.end(), [&](Range r) { return r.begin < hull.end; });

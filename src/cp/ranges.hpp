@@ -26,6 +26,15 @@ struct Together {
 };
 std::vector<Together> together(const std::vector<Part>& a, const std::vector<Part>& b);
 
+// Where there are many rows, they are cut at multiples of a tile, so that tiles are full.
+int64_t cut_at(int64_t row, int64_t rows);
+
+// The same rows, one of the ranges in two where a row in it is that.
+std::vector<Range> divided(const std::vector<Range>& ranges, int64_t row);
+
+// Of a shard, the last rows. Under a causal mask these attend to more than the first ones.
+Range second_half(const std::vector<Range>& shard);
+
 // Those that meet rows [hull.begin, hull.end).
 std::span<const Range> meeting(const std::vector<Range>& ranges, Range hull);
 

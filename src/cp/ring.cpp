@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // cp: the ring. In step t a rank attends to the keys of rank - t, while those of rank - t - 1 arrive.
 // They come from their owner itself, who sends what this rank attends to and no more. Gradients of k and v go straight
-// home, where the owner adds those of rank, rank + 1, rank + 2 and so on to its own.
+// home, where the owner adds those of rank, rank + 1, rank + 2 and so on to its own. The first half of the rank's rows
+// attends to own keys at the end of the backward pass, while the last gradients move.
 //
 // Under a window most keys of a rank are attended to by its own rows alone. Their gradients are written once, rounded.
 #include "src/cp/builder.hpp"
@@ -19,6 +20,7 @@ class Ring {
   void make_slots();
   void fetch(int64_t step);
   Range added() const;
+  bool holds_back() const { return b_.job.backward() && b_.job.ranks > 1 && b_.parts.size() == 2; }
   void attend_local();
   void attend_own(Range its, const KeyPlaces& grads);
   void attend_step(int64_t step);
@@ -33,7 +35,15 @@ class Ring {
   std::vector<std::vector<Range>> owners_, attended_, read_;
 };
 
-Ring::Ring(const Job& job, int64_t rank) : b_(job, rank), owners_(1), attended_(1), read_(1) {
+// In halves, where one half has work for the end: not under a window, whose transfers are short, nor of documents.
+std::vector<Range> division_of(const Job& job, int64_t rank) {
+  const std::vector<Range> shard = ranges_of(job, rank);
+  if (!job.backward() || job.ranks == 1 || job.packed() || job.whole.window_left != FH_ALL || shard.empty()) return {};
+  return divided(shard, second_half(shard).begin);
+}
+
+Ring::Ring(const Job& job, int64_t rank)
+    : b_(job, rank, division_of(job, rank)), owners_(1), attended_(1), read_(1) {
   for (int64_t step = 1; step < job.ranks; ++step) {
     owners_.push_back(ranges_of(job, b_.peer(-step)));
     attended_.push_back(needed(job, b_.shard, owners_.back()));
@@ -54,6 +64,7 @@ Steps Ring::steps() {
     send_gradients(step);
     if (step > 1) add_gradients(step - 1);
   }
+  if (holds_back()) b_.attend_parts(0, 1, Block(b_.shard), b_.own_keys(), home_);
   if (b_.job.backward()) {
     if (b_.job.ranks > 1) add_gradients(b_.job.ranks - 1);
     b_.convert_home(home_, added_);
@@ -102,6 +113,7 @@ void Ring::fetch(int64_t step) {
 }
 
 void Ring::attend_local() {
+  if (holds_back()) return b_.attend_parts(1, 2, Block(b_.shard), b_.own_keys(), home_);
   if (!b_.job.backward() || added_.rows() == b_.rows) return b_.attend(Block(b_.shard), b_.own_keys(), home_);
   const KeyPlaces written{{Buffer::grad_k, 0}, {Buffer::grad_v, 0}, b_.rows, /*rounded=*/true};
   attend_own({0, added_.begin}, written);

@@ -322,7 +322,7 @@ Result<void> Run::step(const Copy& s) {
   const int code = memory_.copy(memory_.context, at(s.to), static_cast<uint64_t>(s.to_pitch), at(s.from),
                                 static_cast<uint64_t>(s.from_pitch), static_cast<uint64_t>(s.bytes),
                                 static_cast<uint64_t>(s.rows), stream_);
-  return code == 0 ? Result<void>{} : memory_failed("copy", code);
+  return code == 0 ? Result<void>{} : memory_failed("copy", code, code < 0 && memory_.copy == cuda_kernels.copy);
 }
 
 Result<void> Run::step(const Add& s) {

@@ -55,12 +55,7 @@ Result<BwdVariant> choose_variant(const Problem& p, const Device& device, const 
                         .ragged = p.varlen || p.seqused,
                         .score_mods = {.softcap = p.softcap > 0, .alibi = p.alibi},
                         .deterministic = p.deterministic};
-  // In deterministic kernels the first CTA of a call writes what others add to.
-  if (p.deterministic && p.in_phases())
-    return unsupported(
-        "deterministic is set and phase is not FH_PHASE_NONE or FH_PHASE_ONLY; the Hopper kernels of "
-        "deterministic gradients have one call. Set phase to FH_PHASE_NONE and add grad_q to f32, or set "
-        "deterministic to 0.");
+  // Not by itself in phases, in which the first CTA adds too, so that nothing is gained.
   if (!p.in_phases())
     variant.deterministic |= deterministic_is_faster(p, variant, kv_tiles_at_once(p, variant, device));
   if (auto ok = check_tiles(p, variant.tiles, why_invalid(variant)); !ok) return ok.failure();

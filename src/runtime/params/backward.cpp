@@ -57,7 +57,7 @@ Result<Params> make_params(const Driver&, const Run& run, const DeltaStep& step)
   params.grad_lse = row_scalars(views.grad_lse);
   params.sink = views.sink.as<float>();
   params.rows = run.slice<float>(workspace.rows);
-  params.dq_sum = run.slice<float>(workspace.grad_q);
+  if (!step.reader.deterministic || problem.in_phases()) params.dq_sum = run.slice<float>(workspace.grad_q);
   params.sink_shares = problem.sink ? run.slice<float>(workspace.grad_sink) : nullptr;
   params.dq_semaphore = run.slice<unsigned int>(workspace.dq_semaphores);
   params.large = run.slice<unsigned int>(workspace.large_rows);
@@ -100,6 +100,7 @@ BwdParams plain_params(const Run& run, const BackwardStep& step) {
   params.seq_kv = static_cast<int>(problem.seq_kv);
   params.same_traversal = step.same_traversal;
   params.pairs_light_first = step.pairs_light_first;
+  params.in_phases = problem.in_phases() ? 1 : 0;
   params.mask = mask_of(problem);
   params.scale = problem.scale;
   const ScaleParams scale = scale_of(problem);
@@ -151,7 +152,7 @@ Result<Params> make_params(const Driver&, const Run& run, const GradQStep& step)
   GradQParams params{};
   const Workspace& workspace = run.plan.workspace;
   params.dq_sum = run.slice<float>(workspace.grad_q);
-  params.dq_semaphore = run.slice<unsigned int>(workspace.dq_semaphores);
+  if (!problem.in_phases()) params.dq_semaphore = run.slice<unsigned int>(workspace.dq_semaphores);
   params.large = run.slice<unsigned int>(workspace.large_rows);
   params.sink_shares = run.slice<float>(workspace.grad_sink);
   params.grad_q = grad_of(views.grad_q, problem);
