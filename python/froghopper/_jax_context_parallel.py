@@ -8,8 +8,7 @@
     o = cp.unzigzag(attend(*(cp.zigzag(x, devices) for x in (q, k, v))), devices)
 
 k and v go round the devices of the axis, and what each part of them gives is merged in fp32 as it is computed. For the
-gradients they go round once more, with their own gradients, which are added in fp32; each device's part of these is
-rounded to the type of q first.
+gradients they go round once more, with their own gradients, to which each device adds in fp32. These are rounded once.
 """
 # JAX has few types, and mypy runs where it is not installed, too.
 # mypy: disable-error-code="import-not-found,no-any-return,no-untyped-call,untyped-decorator"
@@ -157,24 +156,26 @@ def backward(setup: Setup, kept: tuple[Array, ...], grads: tuple[Array, Array]) 
     q, k, v, o, lse = kept
     dtype, rows = q.dtype, q.shape[1]
 
-    def part(at: Piece, causal: bool) -> Iterator[Array]:
+    def add(at: Piece, causal: bool) -> None:
         """The gradients that a piece gives, in fp32."""
+        nonlocal dq, dk, dv
+        sums = {"grad_q": cut(dq, at.row, at.rows), "grad_k": cut(dk, at.key, at.keys),
+                "grad_v": cut(dv, at.key, at.keys)}
         given = {"q": cut(q, at.row, at.rows), "k": cut(k, at.key, at.keys), "v": cut(v, at.key, at.keys)}
         if at.seen is not None: given["seqused_kv"] = counted(q, at.seen)
         options = Options(causal=causal, window=(-1, -1), scale=setup.scale, softcap=setup.softcap,
                           deterministic=setup.deterministic)
         rest = cut(grads[0], at.row, at.rows), cut(grads[1], at.row, at.rows, 2)
         kept = varying_alike(given), cut(o, at.row, at.rows), cut(lse, at.row, at.rows, 2)
-        found, = single.backward(options, ("o", "lse"), kept, rest)
-        for name in "qkv": yield jnp.asarray(found[name], jnp.float32)
+        found, = single.backward(options, ("o", "lse"), kept, rest, varying_alike(sums))
+        dq = put(dq, found["q"], at.row)
+        dk, dv = put(dk, found["k"], at.key), put(dv, found["v"], at.key)
 
-    dq, dk, dv = part(Piece(0, rows, 0, rows), setup.causal)
+    dq, dk, dv = (jnp.zeros(x.shape, jnp.float32) for x in (q, k, v))
+    add(Piece(0, rows, 0, rows), setup.causal)
     for peer in peers(setup):
         k, v, dk, dv = passed_on(setup, k, v, dk, dv)
-        for at in pieces(setup, peer, rows):
-            more_q, more_k, more_v = part(at, False)
-            dq = added(dq, more_q, at.row)
-            dk, dv = added(dk, more_k, at.key), added(dv, more_v, at.key)
+        for at in pieces(setup, peer, rows): add(at, False)
     dk, dv = passed_on(setup, dk, dv)
     return dq.astype(dtype), dk.astype(dtype), dv.astype(dtype)
 
@@ -210,9 +211,8 @@ def cut(x: Array, begin: Any, length: int, axis: int = 1) -> Array:
     return x if x.shape[axis] == length else jax.lax.dynamic_slice_in_dim(x, begin, length, axis)
 
 
-def added(x: Array, more: Array, begin: Any) -> Array:
-    if x.shape == more.shape: return x + more
-    return jax.lax.dynamic_update_slice_in_dim(x, cut(x, begin, more.shape[1]) + more, begin, 1)
+def put(x: Array, part: Any, begin: Any) -> Array:
+    return part if x.shape == part.shape else jax.lax.dynamic_update_slice_in_dim(x, part, begin, 1)
 
 
 def counted(q: Array, seen: Any) -> Any:

@@ -242,7 +242,7 @@ def lowered_for(platform: str) -> Callable[..., Any]:
             types.append(jax.ShapeDtypeStruct((bytes_needed + ALIGNMENT_SPARE,), jnp.uint8))
             results += ("workspace",)
 
-        # The library merges and appends in place, so these results lie where what they change is given.
+        # The library merges, adds and appends in place, so these results lie where what they change is given.
         shared = {kind.names.index(name): at for at, name in enumerate(kind.results) if name in kind.in_place}
 
         def call(*arrays: jax.Array) -> list[jax.Array]:

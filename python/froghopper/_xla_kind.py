@@ -86,7 +86,12 @@ class Kind(NamedTuple):
         return "o" in self.names and not self.backward
 
     @property
-    def in_place(self) -> tuple[str, ...]: return self.results if self.merges else ()
+    def adds(self) -> bool:
+        """The results are what gradients in float32, which are given, become."""
+        return "grad_q" in self.names
+
+    @property
+    def in_place(self) -> tuple[str, ...]: return self.results if self.merges or self.adds else ()
 
     @property
     def lead(self) -> str:
@@ -149,8 +154,9 @@ class Kind(NamedTuple):
         if self.copies:
             return quantising((q, k, v), of["q"].dtype.name, packed=packed, seqused=options["seqused"],
                               max_sms=self.options.max_sms, **self.copies._asdict()).problem
-        return describe(q, k, v, of["q"].dtype.name, backward=self.backward, packed=packed, accumulate=self.merges,
-                        max_logit="max_logit" in self.results, layout_is_known=looked, **options)
+        return describe(q, k, v, of["q"].dtype.name, backward=self.backward, packed=packed,
+                        accumulate=self.merges or self.adds, max_logit="max_logit" in self.results,
+                        layout_is_known=looked, **options)
 
     def lengths_in_pages(self, of: dict[str, Any]) -> Paged:
         """Of arrays of these names, where k and v are pools: None for a bound is all rows that there are."""
@@ -170,7 +176,8 @@ class Kind(NamedTuple):
         types = self.options.types
         of_o = jnp.dtype("float32" if self.merges else types.o if types else q.dtype)
         return [(shapes[name], of_o if name == "o" else jnp.dtype("float32")) if name in shapes
-                else (of[name.removeprefix("grad_")].shape, of[name.removeprefix("grad_")].dtype)
+                else (of[name.removeprefix("grad_")].shape,
+                      jnp.dtype("float32") if self.adds else of[name.removeprefix("grad_")].dtype)
                 for name in self.results]
 
     def copy_types(self, of: dict[str, Any], problem: _c.Problem) -> list[tuple[tuple[int, ...], Any]]:

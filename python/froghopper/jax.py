@@ -249,14 +249,15 @@ def forward(options: Options, results: tuple[str, ...], arrays: Given) -> Any:
     return asked if len(results) > 1 else asked[0], (arrays, found["o"], found["lse"])
 
 
-def backward(options: Options, results: tuple[str, ...], kept: tuple[Given, Array, Array],
-             grads: Any) -> tuple[dict[str, Array | None]]:
-    """The gradient of each array; that of lengths is none."""
+def backward(options: Options, results: tuple[str, ...], kept: tuple[Given, Array, Array], grads: Any,
+             sums: Given | None = None) -> tuple[dict[str, Array | None]]:
+    """The gradient of each array; that of lengths is none. sums: grad_q, grad_k and so on in float32, which become the
+    gradients added to them."""
     arrays, o, lse = in_order(kept[0]), *kept[1:]
     of_results = dict(zip(results, grads if len(results) > 1 else (grads,)))
     of_results.pop("max_logit", None)  # without_gradient has refused another one than 0
     wanted = tuple("grad_" + name for name in arrays if name not in (*WHOLE_NUMBERS, "alibi_slopes"))
-    given = {**arrays, "o": o, "lse": lse, **{"grad_" + name: x for name, x in of_results.items()}}
+    given = {**arrays, "o": o, "lse": lse, **{"grad_" + name: x for name, x in of_results.items()}, **(sums or {})}
     found = dict(zip(wanted, compute(kind_of(options, given, wanted), tuple(given.values()))))
     return {name: found.get("grad_" + name) for name in arrays},
 

@@ -12,6 +12,7 @@ from plain import forward as exact_forward
 import froghopper
 
 if not hasattr(jax, "shard_map"): pytest.skip("this JAX has no jax.shard_map", allow_module_level=True)
+from froghopper.jax import attention
 from froghopper.jax import context_parallel as cp
 
 ROWS = jax.sharding.PartitionSpec(None, "ring")
@@ -69,6 +70,20 @@ def test_bf16_is_rounded_once():
                           Options(causal=True))
     o = spread(4, "zigzag", causal=True)(*arrays)
     assert o.dtype == jnp.bfloat16 and not excess(np.asarray(o, np.float64), *exact["o"])
+
+
+@pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
+def test_bf16_gradients_are_rounded_once(layout):
+    """Each device adds to float32: they are as close to exact ones as those of a single call."""
+    arrays = drawn(256, dtype="bfloat16")
+    exact = jax.grad(loss(plain), argnums=(0, 1, 2))(*(x.astype(jnp.float32) for x in arrays))
+
+    def errors(function):
+        found = jax.jit(jax.grad(lambda *x: loss(lambda *y: function(*y).astype(jnp.float32))(*x), argnums=(0, 1, 2)))
+        return [float(jnp.linalg.norm(x.astype(jnp.float32) - y) / jnp.linalg.norm(y))
+                for x, y in zip(found(*arrays), exact)]
+    alone = errors(functools.partial(attention, causal=True))
+    for over, single in zip(errors(spread(4, layout, causal=True)), alone): assert over < 1.1 * single
 
 
 def test_messages():

@@ -86,11 +86,12 @@ Wrong missing(std::string_view name) {
 Wrong read_problem(const XLA_FFI_CallFrame& frame, Call& call) {
   const auto line = attribute(frame, "problem");
   if (!line) return missing("problem");
-  if (Wrong wrong = library_says(fh_problem_parse(std::string(*line).c_str(), &call.problem))) return wrong;
-  if (call.problem.accumulate && call.problem.op != FH_FORWARD)
-    return invalid(joined({"problem is '", *line, "'; a result of XLA is new memory that holds nothing to add to. ",
-                           "Leave out acc."}));
-  return {};
+  return library_says(fh_problem_parse(std::string(*line).c_str(), &call.problem));
+}
+
+// Gradients that are added to f32 ones, which are operands too.
+bool is_sum(std::string_view name, const fh_problem& problem) {
+  return problem.op == FH_BACKWARD && problem.accumulate && (name == "grad_q" || name == "grad_k" || name == "grad_v");
 }
 
 void set_workspace(const XLA_FFI_Buffer& buffer, Call& call) {
@@ -114,7 +115,8 @@ Wrong set_field(std::string_view name, const XLA_FFI_Buffer& buffer, Call& call)
   Shape shape{buffer.rank, {}};
   if (buffer.rank <= 4) std::copy_n(buffer.dims, buffer.rank, shape.extents.begin());
   const Shape wanted = shape_of(field->role, call.problem);
-  const XLA_FFI_DataType type = type_of(field->role, call.problem);
+  const XLA_FFI_DataType type =
+      is_sum(name, call.problem) ? XLA_FFI_DataType_F32 : type_of(field->role, call.problem);
   if (!fits(field->role, shape, wanted) || buffer.dtype != type)
     return invalid(joined({name, " has the shape ", shape.text(), " and XLA's type ", std::to_string(buffer.dtype),
                            "; this problem has ", wanted.text(), " and ", std::to_string(type), ". Give that."}));
@@ -169,7 +171,7 @@ bool copy(void* to, const void* from, size_t bytes, void* stream) {
   return enqueue && enqueue(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), bytes, stream) == 0;
 }
 
-// The library merges and appends in place. Operands and results are told to share memory, but XLA's fusions of slices
+// The library merges, adds and appends in place. Operands and results are told to share memory, but XLA's fusions of slices
 // into calls give some results memory of their own, which then gets what the operand holds.
 bool works_in_place(const fh_problem& problem) { return problem.accumulate || problem.op == FH_APPEND; }
 
@@ -182,6 +184,10 @@ Wrong copy_to_results(const XLA_FFI_CallFrame& frame, const fh_tensors& operands
   } changed[] = {{"o", operands.o.data, results.o.data},
                  {"lse", operands.lse, results.lse},
                  {"max_logit", operands.max_logit, results.max_logit},
+                 {"grad_q", operands.grad_q.data, results.grad_q.data},
+                 {"grad_k", operands.grad_k.data, results.grad_k.data},
+                 {"grad_v", operands.grad_v.data, results.grad_v.data},
+                 {"grad_sink", operands.grad_sink, results.grad_sink},
                  {"cache_k", operands.cache_k.data, results.cache_k.data},
                  {"cache_v", operands.cache_v.data, results.cache_v.data},
                  {"scale_k", operands.scale_k.data, results.scale_k.data},
@@ -210,6 +216,11 @@ Wrong run(const XLA_FFI_CallFrame& frame, const char* target, void* stream) {
   if (!call.somewhere) return {};  // no array has elements
   if (Wrong wrong = set_fields("operands", frame, frame.args.size, frame.args.args, call)) return wrong;
   const Call operands = call;
+  const fh_tensors& given = operands.tensors;
+  if (call.problem.op == FH_BACKWARD && call.problem.accumulate &&
+      !(given.grad_q.data && given.grad_k.data && given.grad_v.data && (given.grad_sink || !call.problem.sink)))
+    return invalid(joined({"problem has acc, but a result of XLA is new memory that holds nothing to add to. Give grad_q, ",
+                           "grad_k, grad_v and, with a sink, grad_sink as operands too, or leave out acc."}));
   if (Wrong wrong = set_fields("results", frame, frame.rets.size, frame.rets.rets, call)) return wrong;
   if (works_in_place(call.problem))
     if (Wrong wrong = copy_to_results(frame, operands.tensors, call.tensors, stream)) return wrong;
