@@ -27,7 +27,7 @@ def main():
     p.add_argument("parts", nargs="*", help="check, decode, speed; default all")
     p.add_argument("--rounds", type=int, default=5, help="default 5")
     p.add_argument("--cases", type=int, help="speed: only so many cases, the first ones")
-    p.add_argument("--documents", action="store_true", help="speed: only the cases of packed documents")
+    p.add_argument("--only", default="", metavar="TEXT", help="speed: cases whose problem has it, as window or varlen")
     p.add_argument("--long", action="store_true", help="speed: also 512k tokens, a minute more")
     p.add_argument("--no-rivals", dest="rivals", action="store_false", help="speed: froghopper alone")
     command.add_json(p, "a problem, a pass and a scheme")

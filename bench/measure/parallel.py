@@ -63,7 +63,7 @@ class Bench:
         wrong = sum(self.check(*case) for case in CHECKS) if "check" in self.a.parts else 0
         if "decode" in self.a.parts: wrong += self.decode()
         if "speed" in self.a.parts:
-            cases = [case for case in CASES + LONG * self.a.long if case[-1] or not self.a.documents]
+            cases = [case for case in CASES + LONG * self.a.long if self.a.only in line_of(*case)]
             for case in cases[:self.a.cases]: self.speed(*case)
         self.say(f"{wrong} wrong" if wrong else "all right")
         return 1 if wrong else 0
