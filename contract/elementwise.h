@@ -47,8 +47,8 @@ constexpr int elementwise_width = 4;
 struct ElementwiseParams {
   void* to;
   const float* from;
-  long long count;    // elements that are written
-  long long columns;  // broadcast, copy; else 1
+  long long count;                 // elements that are written
+  long long columns;               // broadcast, copy; else 1
   long long to_pitch, from_pitch;  // copy: bytes from one row to the next
 };
 

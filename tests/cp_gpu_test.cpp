@@ -119,7 +119,7 @@ TEST(ContextParallelOnOneGpu, copies_of_rows) {
         from(Element::f32, static_cast<int64_t>((first + rows * from_pitch) / 4));
     from.draw(1);
     char *const there = static_cast<char*>(mine.to_gpu(to.data(), to.bytes.size())),
-               *const here = static_cast<char*>(mine.to_gpu(from.data(), from.bytes.size()));
+                *const here = static_cast<char*>(mine.to_gpu(from.data(), from.bytes.size()));
     EXPECT_EQ(
         memory.copy(nullptr, there + first, to_pitch, here + first, from_pitch, bytes, rows, mine.gpu->stream()), 0);
     Numbers found = to;

@@ -15,8 +15,8 @@ __device__ __forceinline__ void red_add_v4_f32(float* to, float a, float b, floa
 __device__ __forceinline__ void red_add_v2_f32(float* to, float a, float b) {
   asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(a), "f"(b) : "memory");
 }
-// Four floats as above by a plain store. Other CTAs may add to them only after they have acquired a counter that this thread's
-// CTA released after the store.
+// Four floats as above, by a plain store. Other CTAs may add to them only after they have acquired a counter that this
+// thread's CTA released after the store.
 __device__ __forceinline__ void st_v4_f32(float* to, float a, float b, float c, float d) {
   asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
 }

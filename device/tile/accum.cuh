@@ -237,9 +237,9 @@ __device__ __forceinline__ void merge_rows_f32(const RowAddresses& at, int cols,
   }
 }
 
-// Adds this thread's two rows to fp32 rows, to which no other thread adds at the same time, so that the sum has the same
-// bits in every run. L2 adds: a load would be waited for, hundreds of cycles for each pair, as a store before it may be
-// to the same address.
+// Adds this thread's two rows to fp32 rows, to which no other thread adds at the same time, so that the sum has the
+// same bits in every run. L2 adds: a load would be waited for, hundreds of cycles for each pair, as a store before it
+// may be to the same address.
 template <int Cols>
 __device__ __forceinline__ void add_rows(const RowAddresses& at, int cols, const Accum<Cols>& src) {
 #pragma unroll

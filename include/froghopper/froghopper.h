@@ -207,9 +207,9 @@ typedef struct fh_problem {
   /* Nonzero: o is multiplied by 1 / (1 + exp(-tensors.gate)), element by element, before it is rounded; lse and
    * max_logit are not. Not with accumulate: several calls share o, and have no gate of their own. */
   int32_t gate;
-  /* Forward: o is merged in f32 in o_sum, and the last call rounds it to o. Backward: grad_q is summed in the workspace,
-   * one for all calls and theirs until the last, which writes it, and grad_sink. What only the last call writes is NULL
-   * before. Calls differ in keys, mask, phase and (grad_k, grad_v) accumulate. docs/12-using.md. No gate. */
+  /* Forward: o is merged in f32 in o_sum, and the last call rounds it to o. Backward: grad_q is summed in the
+   * workspace, one for all calls and theirs until the last, which writes it, and grad_sink. What only the last writes
+   * is NULL before. Calls differ in keys, mask, phase and, for grad_k and grad_v, accumulate. docs/12-using.md. */
   fh_phase phase;
 } fh_problem;
 
@@ -369,8 +369,8 @@ FH_API fh_status fh_workspace_bytes(const fh_problem* problem, const char* targe
 /* Reads a problem from a line such as "fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal". Initialise the struct with
  * fh_problem_init() first: the call reads its size. */
 FH_API fh_status fh_problem_parse(const char* line, fh_problem* problem);
-/* Writes a problem as one line of text, at most `bytes` characters including the closing zero. If length is not NULL,
- * *length becomes the length of the whole line without the zero; line = NULL with bytes = 0 does only that. */
+/* Writes a problem as one line of text, at most `bytes` characters including the closing zero; one that is refused has
+ * none. *length becomes the line's length without the zero, unless NULL; line = NULL with bytes = 0 does only that. */
 FH_API fh_status fh_problem_print(const fh_problem* problem, char* line, size_t bytes, size_t* length);
 
 /* Lines of text that say how the target computes the problem (backend, kernel, tiles, memory), or why it cannot; no
@@ -384,7 +384,7 @@ FH_API const char* fh_version(void);                 /* of the library, as "0.4.
 
 /* Your function for fh_set_log. line has no end of line; user is the pointer that fh_set_log got. */
 typedef void (*fh_log_function)(const char* line, void* user);
-/* Calls your function with a line for each plan that is made, each kernel that is compiled, and so on, from any thread,
+/* Calls your function with a line for each plan that can run, each kernel that is compiled, and so on, from any thread,
  * also several at once; NULL turns the log off. When fh_set_log returns, no function that was set before runs or will
  * be called, unless your function itself called it. */
 FH_API void fh_set_log(fh_log_function function, void* user);

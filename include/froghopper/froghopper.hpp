@@ -200,7 +200,7 @@ inline Problem parse(const std::string& line) {
   return to_cpp(p);
 }
 
-// A problem as one line of text, which parse() reads.
+// A problem as one line of text, which parse() reads. Throws where the problem is refused.
 inline std::string print(const Problem& problem) {
   const fh_problem p = to_c(problem);
   size_t length = 0;

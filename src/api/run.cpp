@@ -50,7 +50,7 @@ Result<void> check_workspace(const fh_plan& plan, const Views& views, void* work
                       workspace_bytes, needed));
   if (needed > 0 && reinterpret_cast<uintptr_t>(workspace) % slice_alignment != 0)
     return wrong(text(
-        "workspace must be at a multiple of {} bytes, as what cudaMalloc returns is, but is at address {}. Align it.",
+        "workspace must be at a multiple of {} bytes, as memory of cudaMalloc is, or of aligned_alloc on a CPU, but is at address {}. Align it.",
         slice_alignment, workspace));
   if (std::string bad = shared_with_workspace(views, workspace, needed); !bad.empty()) return wrong(std::move(bad));
   return {};

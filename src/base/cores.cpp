@@ -112,14 +112,14 @@ std::optional<double> smallest_quota(const ReadFile& read, const Mount& mount, s
   }
 }
 
-// A whole number above 0, which a variable has alone or, as OMP_NUM_THREADS may, before a comma or a space; 0: it is
-// not set, or has none, as the log then says.
-int64_t number_in(const char* variable) {
+// A whole number above 0, which a variable has alone or, where it may be a list, as OMP_NUM_THREADS may, before a comma
+// or a space; 0: it is not set, or has none, as the log then says.
+int64_t number_in(const char* variable, bool may_be_list) {
   const std::string value = environment(variable);
   if (value.empty()) return 0;
   int64_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  const bool whole = error == std::errc() && (end == value.data() + value.size() || *end == ',' || *end == ' ');
+  const bool whole = error == std::errc() && (end == value.data() + value.size() || (may_be_list && (*end == ',' || *end == ' ')));
   if (whole && number > 0) return std::min<int64_t>(number, 1 << 16);
   log(text("the environment's {} is \"{}\" and is ignored: it must be a number of threads above 0.", variable,
            value));
@@ -127,11 +127,11 @@ int64_t number_in(const char* variable) {
 }
 
 int64_t count_cores() {
-  if (const int64_t wanted = number_in("FROGHOPPER_THREADS")) return wanted;
+  if (const int64_t wanted = number_in("FROGHOPPER_THREADS", false)) return wanted;
   int64_t count = affine_cores();
   if (count == 0) count = std::thread::hardware_concurrency();
   if (const auto quota = cgroup_cores(read_file)) count = std::min(count, *quota);
-  if (const int64_t most = number_in("OMP_NUM_THREADS")) count = std::min(count, most);
+  if (const int64_t most = number_in("OMP_NUM_THREADS", true)) count = std::min(count, most);
   return std::max<int64_t>(1, count);
 }
 

@@ -159,8 +159,8 @@ void Builder::convert_home(const KeyPlaces& home, Range its) {
   const auto convert_rows = [&](Buffer to, Place from, int64_t row) {
     if (its.rows() == rows) return convert(to, from, batch * rows * row);
     for (int64_t b = 0; b < batch && !its.empty(); ++b)
-      add(Convert{{to, (b * rows + its.begin) * row * job.out_element()}, from + b * its.rows() * row * 4,
-                  its.rows() * row});
+      add(Convert{
+          {to, (b * rows + its.begin) * row * job.out_element()}, from + b * its.rows() * row * 4, its.rows() * row});
   };
   convert_rows(Buffer::grad_k, home.k, heads_kv * dim_qk);
   convert_rows(Buffer::grad_v, home.v, heads_kv * dim_v);

@@ -94,8 +94,8 @@ class Builder {
 
   Place target(Buffer to, int64_t count);  // the caller's own memory where that is f32, else workspace
   void convert(Buffer to, Place from, int64_t count);
-  // Where dK and dV of the shard are added up, f32: of its rows `its`, rounded to the caller's at the end. Those of other
-  // rows one call writes there, which takes phases, and a shard of which each key is in one call.
+  // Where dK and dV of the shard are added up, f32: of its rows `its`, rounded to the caller's at the end. Those of
+  // other rows one call writes there, which takes phases, and a shard of which each key is in one call.
   KeyPlaces home(Range its);
   void convert_home(const KeyPlaces& home, Range its);
   KeyPlaces home() { return home({0, rows}); }

@@ -77,7 +77,8 @@ int convert(void*, void* to, fh_dtype dtype, const float* from, uint64_t count, 
 
 int spread(void*, float* to, const float* from, uint64_t rows, uint64_t columns, void* stream) {
   const auto all = static_cast<long long>(rows * columns);
-  return elementwise(ElementwiseOp::broadcast, FH_F32, {to, from, all, static_cast<long long>(columns), 0, 0}, stream);
+  return elementwise(ElementwiseOp::broadcast, FH_F32, {to, from, all, static_cast<long long>(columns), 0, 0},
+                     stream);
 }
 
 }  // namespace

@@ -56,6 +56,9 @@ Result<void> check_whole(const fh_problem& p) {
     return refused(FH_UNSUPPORTED,
                    "whole->dtype_kv has 8 bits, but k and v of a backward pass must have the type of q. Set it to "
                    "FH_USUAL.");
+  // What one rank demands of the same problem.
+  if (const fh_status status = fh_problem_print(&p, nullptr, 0, nullptr); status != FH_OK)
+    return refused(status, text("whole is refused, {}", fh_last_error()));
   if (p.varlen)
     return refused(
         FH_UNSUPPORTED,
@@ -70,9 +73,6 @@ Result<void> check_whole(const fh_problem& p) {
     return refused(FH_UNSUPPORTED, text("whole->seq_q is {} and seq_kv {}, but must be equal: rows of q, k and v are "
                                         "spread alike.",
                                         p.seq_q, p.seq_kv));
-  for (const int64_t extent : {p.batch, p.seq_q, p.heads_q, p.heads_kv, p.dim_qk, p.dim_v})
-    if (extent < 0)
-      return refused(FH_INVALID_PROBLEM, text("an extent of whole is {}, but must not be negative.", extent));
   const double most =
       static_cast<double>(p.batch) * static_cast<double>(p.seq_q) * static_cast<double>(p.heads_q) * 1024;
   if (most > 0x1p56)

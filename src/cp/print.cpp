@@ -110,8 +110,8 @@ struct Line {
     const fh_problem& p = plan.steps.problems[s.problem];
     const char* const what = p.op == FH_BACKWARD ? "gradients of" : "attend";
     const bool rounds = p.op == FH_BACKWARD && p.phase != FH_PHASE_NONE && !p.accumulate;
-    const std::string how = text("{}{}{}: {:.3g} FLOP", mask(p), merged(p), rounds ? ", dk and dv rounded" : "",
-                                 flops_of(p, s.pairs));
+    const std::string how =
+        text("{}{}{}: {:.3g} FLOP", mask(p), merged(p), rounds ? ", dk and dv rounded" : "", flops_of(p, s.pairs));
     if (p.varlen)
       return text("{} {} from {} on in {}, {} from {} on, {}", what, counted(s.rows, "row"), s.row,
                   counted(p.batch, "document"), counted(p.total_kv, "key"), s.key, how);

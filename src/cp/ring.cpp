@@ -38,12 +38,12 @@ class Ring {
 // In halves, where one half has work for the end: not under a window, whose transfers are short, nor of documents.
 std::vector<Range> division_of(const Job& job, int64_t rank) {
   const std::vector<Range> shard = ranges_of(job, rank);
-  if (!job.backward() || job.ranks == 1 || job.packed() || job.whole.window_left != FH_ALL || shard.empty()) return {};
+  if (!job.backward() || job.ranks == 1 || job.packed() || job.whole.window_left != FH_ALL || shard.empty())
+    return {};
   return divided(shard, second_half(shard).begin);
 }
 
-Ring::Ring(const Job& job, int64_t rank)
-    : b_(job, rank, division_of(job, rank)), owners_(1), attended_(1), read_(1) {
+Ring::Ring(const Job& job, int64_t rank) : b_(job, rank, division_of(job, rank)), owners_(1), attended_(1), read_(1) {
   for (int64_t step = 1; step < job.ranks; ++step) {
     owners_.push_back(ranges_of(job, b_.peer(-step)));
     attended_.push_back(needed(job, b_.shard, owners_.back()));
@@ -73,14 +73,15 @@ Steps Ring::steps() {
   return std::move(b_.made);
 }
 
-// Two of each, used alternately. They hold the most that any step brings.
+// Two of each, used alternately, or one where there is one step. They hold the most that any step brings.
 void Ring::make_slots() {
   int64_t most_attended = 0, most_read = 0;
   for (int64_t step = 1; step < b_.job.ranks; ++step) {
     most_attended = std::max(most_attended, rows_of(attended_[static_cast<size_t>(step)]));
     most_read = std::max(most_read, rows_of(read_[static_cast<size_t>(step)]));
   }
-  for (int slot = 0; slot < 2; ++slot) {
+  for (int64_t step = 1; step < std::min<int64_t>(b_.job.ranks, 3); ++step) {
+    const int64_t slot = step % 2;
     arrived_[slot] = b_.keys(most_attended, b_.kv_element);
     if (b_.job.backward()) partial_[slot] = b_.keys(most_attended, 4), from_peer_[slot] = b_.keys(most_read, 4);
   }

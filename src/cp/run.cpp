@@ -264,8 +264,8 @@ Result<void> Run::agree(uint64_t mine) {
     return Failure{
         FH_INVALID_PROBLEM,
         text("rank {} is about to compute something else than rank {}: digests {:016x} and {:016x}. Problem, "
-             "documents, ranks, scheme, layout, dtype_out, topology (FROGHOPPER_CP_TOPOLOGY), call and whether "
-             "grad_lse is given must be the same on all.",
+             "documents, ranks, ranks_per_host, scheme, heads_ranks, layout, dtype_out, check_interval, transfers, topology "
+             "and chunks (FROGHOPPER_CP_TOPOLOGY, _CHUNKS), call and whether grad_lse is given must be the same on all.",
              peer, plan_.rank, digests_[peer], mine)};
   }
   return {};

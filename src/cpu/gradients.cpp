@@ -13,8 +13,8 @@
 //   finish   grad_k and grad_v are transposed to rows, rounded and stored
 //
 // Keys are lanes, as query rows are in the forward pass: k and v are transposed once for all rows that attend to them,
-// and lse and delta of a row are broadcast. Scores are the same sums in the same order as in the forward pass, so that
-// where that found a weight of 1 among zeros, the backward pass finds it too.
+// and lse and delta of a row are broadcast. Scores are the forward pass's sums in its order, so that where that found a
+// weight of 1 among zeros, the backward pass finds it too.
 #include "src/cpu/gradient_work.hpp"
 
 #include <algorithm>
@@ -147,9 +147,8 @@ class Gradients {
   }
 
   void flush_bunch() {  // of Q tiles
-    const int keys = padded(w_.keys);
-    move_to_total(grad_k_, keys * w_.dim_qk, total_k_, any_flushed_);
-    move_to_total(grad_v_, keys * w_.dim_v, total_v_, any_flushed_);
+    move_to_total(grad_k_, padded(w_.keys) * w_.dim_qk, total_k_, any_flushed_);
+    move_to_total(grad_v_, padded(w_.keys) * w_.dim_v, total_v_, any_flushed_);
     any_flushed_ = true;
   }
 
@@ -166,13 +165,12 @@ class Gradients {
 
   void store_keys(const float* from, int width, int dim, int first, int count, void* to, int64_t stride) const {
     transpose(from, width, dim, 4, rows_, dim_max);
-    for (int r = 0; r < count; ++r)
-      store(rows_ + r * dim_max, dim, w_.adds_to_kv, to, stride, first + r);
+    for (int r = 0; r < count; ++r) store(rows_ + r * dim_max, dim, w_.adds_to_kv, to, stride, first + r);
   }
 
+  Dtype stored(bool adds) const { return adds ? Dtype::f32 : w_.dtype; }
   void store(float* from, int dim, bool adds, void* to, int64_t stride, int64_t index) const {
-    const Dtype stored = adds ? Dtype::f32 : w_.dtype;
-    store_row(from, dim, stored, adds, row_at(to, stored, stride, index));
+    store_row(from, dim, stored(adds), adds, row_at(to, stored(adds), stride, index));
   }
   const void* row(const void* first, int64_t stride, int64_t index) const {
     return row_at(first, w_.dtype, stride, index);

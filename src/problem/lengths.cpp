@@ -59,6 +59,13 @@ int64_t where_most(const Side& side, int64_t batch, int64_t Rows::*count) {
   return found;
 }
 
+// Small numbers of 64 bits, read as 32.
+bool has_64_bits(const Side& side, int64_t batch) {
+  for (int64_t b = 1; b <= batch; b += 2)
+    if (side.cu_seqlens[b] != 0) return false;
+  return true;
+}
+
 std::string wrong_lengths(const Side& side, int64_t batch) {
   const char* const name = side.name;
   // Then all sequences are alike and right. There may be any number of them where they have no rows.
@@ -74,8 +81,9 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
   // Before the rules about totals: one entry that is too large makes the list fall behind it.
   for (int64_t b = 0; b < batch; ++b)
     if (const Rows rows = rows_of(side, b); rows.extent < 0)
-      return text("cu_seqlens_{} falls from {} to {} at entry {}; sequences lie end to end. Let it rise.", name,
-                  rows.first, rows.first + rows.extent, b + 1);
+      return text("cu_seqlens_{} falls from {} to {} at entry {}; sequences lie end to end. Let it rise.{}", name,
+                  rows.first, rows.first + rows.extent, b + 1,
+                  has_64_bits(side, batch) ? " Every other entry is 0: if they have 64 bits, convert them to int32." : "");
   for (int64_t b = 0; b < batch; ++b) {
     const Rows rows = rows_of(side, b);
     if (side.cu_seqlens && rows.extent > 0 && side.total == 0) {

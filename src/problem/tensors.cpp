@@ -234,7 +234,7 @@ std::string all_one_row(const Tensor& tensor, const View& view) {
                                    &Views::gate, &Views::mean_k, &Views::mean_v, &Views::alibi_slopes};
   if (!view.data || std::ranges::find(rows, tensor.view) == std::end(rows)) return {};
   const bool of_slopes = tensor.view == &Views::alibi_slopes;
-  if (view.empty() || (view.seq == 1 && (view.heads == 1 || (view.batch == 1 && !of_slopes)))) return {};
+  if (view.empty() || (of_slopes ? view.heads : view.batch * view.seq * view.heads) == 1) return {};
   return text("all strides of {} are 0, so its {} x {} x {} rows would be the same one. {}", tensor.name, view.batch,
               view.seq, view.heads,
               of_slopes ? "Where each head has a slope, the same in all sequences, they are 0, 0 and 1."

@@ -91,7 +91,8 @@ Wrong read_problem(const XLA_FFI_CallFrame& frame, Call& call) {
 
 // Gradients that are added to f32 ones, which are operands too.
 bool is_sum(std::string_view name, const fh_problem& problem) {
-  return problem.op == FH_BACKWARD && problem.accumulate && (name == "grad_q" || name == "grad_k" || name == "grad_v");
+  return problem.op == FH_BACKWARD && problem.accumulate &&
+         (name == "grad_q" || name == "grad_k" || name == "grad_v");
 }
 
 void set_workspace(const XLA_FFI_Buffer& buffer, Call& call) {
@@ -171,8 +172,8 @@ bool copy(void* to, const void* from, size_t bytes, void* stream) {
   return enqueue && enqueue(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), bytes, stream) == 0;
 }
 
-// The library merges, adds and appends in place. Operands and results are told to share memory, but XLA's fusions of slices
-// into calls give some results memory of their own, which then gets what the operand holds.
+// The library merges, adds and appends in place. Operands and results are told to share memory, but XLA's fusions of
+// slices into calls give some results memory of their own, which then gets what the operand holds.
 bool works_in_place(const fh_problem& problem) { return problem.accumulate || problem.op == FH_APPEND; }
 
 Wrong copy_to_results(const XLA_FFI_CallFrame& frame, const fh_tensors& operands, const fh_tensors& results,
@@ -219,8 +220,10 @@ Wrong run(const XLA_FFI_CallFrame& frame, const char* target, void* stream) {
   const fh_tensors& given = operands.tensors;
   if (call.problem.op == FH_BACKWARD && call.problem.accumulate &&
       !(given.grad_q.data && given.grad_k.data && given.grad_v.data && (given.grad_sink || !call.problem.sink)))
-    return invalid(joined({"problem has acc, but a result of XLA is new memory that holds nothing to add to. Give grad_q, ",
-                           "grad_k, grad_v and, with a sink, grad_sink as operands too, or leave out acc."}));
+    return invalid(
+        "problem has acc, but a result of XLA is new memory that holds nothing to add to. Give grad_q, grad_k, "
+        "grad_v "
+        "and, with a sink, grad_sink as operands too, or leave out acc.");
   if (Wrong wrong = set_fields("results", frame, frame.rets.size, frame.rets.rets, call)) return wrong;
   if (works_in_place(call.problem))
     if (Wrong wrong = copy_to_results(frame, operands.tensors, call.tensors, stream)) return wrong;
