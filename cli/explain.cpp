@@ -22,16 +22,16 @@ constexpr const char* examples =
     "  froghopper explain 'fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal' --target h200 --json";
 
 // The plan in parts; null for what there is none of. `explanation` is what people read.
+nlohmann::ordered_json without_plan(const std::string& problem, const std::string& target, fh_status status,
+                                    const std::string& explanation) {
+  return {{"problem", problem},         {"target", target},          {"status", fh_status_name(status)},
+          {"runs_on", nullptr},         {"plan", nullptr},           {"kernels", nlohmann::json::array()},
+          {"workspace_bytes", nullptr}, {"explanation", explanation}};
+}
+
 nlohmann::ordered_json as_json(const Problem& problem, const std::string& target, const Target& where,
                                const Explanation& explanation) {
-  nlohmann::ordered_json all = {{"problem", problem.line()},
-                                {"target", target},
-                                {"status", fh_status_name(explanation.status)},
-                                {"runs_on", nullptr},
-                                {"plan", nullptr},
-                                {"kernels", nlohmann::json::array()},
-                                {"workspace_bytes", nullptr},
-                                {"explanation", explanation.text}};
+  nlohmann::ordered_json all = without_plan(problem.line(), target, explanation.status, explanation.text);
   const auto plan = make_plan(problem, where);
   if (!plan) return all;
   if (plan->runs_here) all["runs_on"] = plan->gpu() ? "hopper" : "cpu";
@@ -57,7 +57,12 @@ int run(const std::vector<std::string>& lines, const std::string& target, bool j
     return complain(exit_bad_input, text("\"{}\" is a file, but explain takes a problem line. Give one of its lines; "
                                          "check, bench and prepare take files.",
                                          lines[0]));
-  if (!problem) return complain(exit_code_of(problem.failure().status), in_words_of_lines(problem.failure().text));
+  if (!problem) {
+    const Failure& why = problem.failure();
+    if (json)
+      std::printf("%s\n", without_plan(lines[0], target, why.status, in_words_of_lines(why.text)).dump().c_str());
+    return json ? exit_code_of(why.status) : complain(exit_code_of(why.status), in_words_of_lines(why.text));
+  }
   const auto where = read_target(target.c_str());
   if (!where) return complain(where.failure());
   const Explanation explanation = explain(*problem, *where);  // a refusal with its reason is a result too

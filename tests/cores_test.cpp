@@ -148,7 +148,7 @@ TEST(cores, of_the_environment) {
     return usual + " the environment's " + variable + " is \"" + value +
            "\" and is ignored: it must be a number of threads above 0.";
   };
-  for (const char* wrong : {"abc", "4abc", "0", "-3", "99999999999999999999", "1.5"}) {
+  for (const char* wrong : {"abc", "4abc", "0", "-3", "99999999999999999999", "1.5", "2,3"}) {
     EXPECT_EQ(counted_with(wrong, nullptr), ignored("FROGHOPPER_THREADS", wrong));
     EXPECT_EQ(counted_with("2", wrong), "2");  // not asked for
   }

@@ -184,13 +184,19 @@ TEST(overlap, of_the_workspace_is_refused_with_what_is_read_too) {
   const Problem p = problem_of("fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 sink");
   const auto views = bind(p, tensors_of(p));
   ASSERT_TRUE(views);
-  EXPECT_EQ(shared_with_workspace(*views, somewhere<char>(9) + 32, 256), "");
-  EXPECT_EQ(shared_with_workspace(*views, somewhere<char>(9) + 31, 0), "");
-  EXPECT_EQ(shared_with_workspace(*views, somewhere<char>(9) + 31, 256),
+  EXPECT_EQ(shared_with_workspace(p, *views, somewhere<char>(9) + 32, 256), "");
+  EXPECT_EQ(shared_with_workspace(p, *views, somewhere<char>(9) + 31, 0), "");
+  EXPECT_EQ(shared_with_workspace(p, *views, somewhere<char>(9) + 31, 256),
             "workspace at 0x90000001f to 0x90000011e and sink at 0x900000000 to 0x90000001f have memory in common; "
             "workspace is written while sink is still read. Give workspace its own memory, or check the strides and "
             "sizes of both.");
-  EXPECT_NE(shared_with_workspace(*views, somewhere<char>(4) - 255, 256), "");
+  EXPECT_NE(shared_with_workspace(p, *views, somewhere<char>(4) - 255, 256), "");
+  const Problem gradients = problem_of("bwd bf16 b1 hq1 hkv1 sq10 skv20 d64");
+  const auto written = bind(gradients, tensors_of(gradients));
+  ASSERT_TRUE(written);
+  const std::string said = shared_with_workspace(gradients, *written, written->grad_k.data, 256);
+  EXPECT_NE(said.find("grad_k and workspace are at the same address"), std::string::npos) << said;
+  EXPECT_NE(said.find("both are written. Give grad_k its own memory."), std::string::npos) << said;
 }
 
 }  // namespace

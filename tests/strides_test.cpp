@@ -37,7 +37,7 @@ TEST(strides, rows_that_are_read_may_be_shared) {
   EXPECT_TRUE(bind(p, t));
   p = problem_of("fwd bf16 b1 hq8 hkv2 sq1 skv1 d64");  // a row for each head
   t = tensors_of(p);
-  t.q = {t.q.data, 0, 0, 0};
+  t.q = {t.q.data, 64, 64, 0};  // of axes of one row no stride counts, but it tells that they were not forgotten
   EXPECT_TRUE(bind(p, t));
   p = problem_of("bwd bf16 b2 hq8 hkv2 sq100 skv200 d64");
   t = tensors_of(p);
@@ -73,6 +73,15 @@ TEST(strides, that_were_forgotten_are_refused_where_one_row_cannot_be_meant) {
       {"fwd bf16 kv=e4m3 b2 hq8 hkv2 sq100 skv200 d64 smooth", "mean_v",
        "2 x 1 x 2 rows would be the same one. Without gaps the strides of batch, seq and head are 128, 128 and 64.",
        &fh_tensors::mean_v},
+      {"fwd bf16 b1 hq8 hkv2 sq1 skv200 d64", "q",
+       "1 x 1 x 8 rows would be the same one. Without gaps the strides of batch, seq and head are 512, 512 and 64.",
+       &fh_tensors::q},
+      {"fwd bf16 b2 hq1 hkv1 sq1 skv200 d64", "q",
+       "2 x 1 x 1 rows would be the same one. Without gaps the strides of batch, seq and head are 64, 64 and 64.",
+       &fh_tensors::q},
+      {"fwd bf16 kv=e4m3 b1 hq8 hkv2 sq100 skv200 d64 smooth", "mean_k",
+       "1 x 1 x 2 rows would be the same one. Without gaps the strides of batch, seq and head are 128, 128 and 64.",
+       &fh_tensors::mean_k},
       {"fwd bf16 b2 hq8 hkv2 sq100 skv200 d64 alibi", "alibi_slopes",
        "2 x 1 x 8 rows would be the same one. Where each head has a slope, the same in all sequences, they are 0, 0 "
        "and 1.",

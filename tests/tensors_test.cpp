@@ -186,6 +186,8 @@ const BadTensors bad_tensors[] = {
     {batched, [](fh_tensors& t) { t.seqused_kv = somewhere<int32_t>(8); },
      "seqused_kv is set, but the problem has no seqused, so it would be ignored. Set seqused in the problem, or "
      "leave seqused_kv NULL."},
+    {batched, [](fh_tensors& t) { t.norm_q.data = somewhere<float>(8); },
+     "norm_q is set, but op is FH_FORWARD, which has no norm_q. Set op to FH_APPEND, or leave norm_q NULL."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.lse = nullptr; },
      "lse is NULL; a problem with a backward pass needs one value for each row and head. Set it."},
     {"bwd bf16 b2 hq8 hkv2 sq100 skv200 d64", [](fh_tensors& t) { t.grad_o.data = nullptr; },
@@ -308,6 +310,10 @@ const BadLengths bad_lengths[] = {
      "sums behind a 0."},
     {[](Lengths& l) { l.cu_q[2] = 90; },
      "cu_seqlens_q falls from 100 to 90 at entry 2; sequences lie end to end. Let it rise."},
+    {[](Lengths& l) { l.cu_q[1] = 0, l.cu_q[2] = 50, l.cu_q[3] = 0; },
+     "cu_seqlens_q falls from 50 to 0 at entry 3; sequences lie end to end. Let it rise. Every other one is 0; if "
+     "they "
+     "have 64 bits, convert them to int32."},
     {[](Lengths& l) { l.cu_kv[1] = 5000; },
      "cu_seqlens_kv falls from 5000 to 200 at entry 2; sequences lie end to end. Let it rise."},
     {[](Lengths& l) { l.cu_kv[3] = 501; },

@@ -49,10 +49,12 @@ Result<void> check_workspace(const fh_plan& plan, const Views& views, void* work
     return wrong(text("workspace_bytes is {}; this plan needs {} (fh_plan_workspace_bytes). Give it more.",
                       workspace_bytes, needed));
   if (needed > 0 && reinterpret_cast<uintptr_t>(workspace) % slice_alignment != 0)
-    return wrong(text(
-        "workspace must be at a multiple of {} bytes, as memory of cudaMalloc is, or of aligned_alloc on a CPU, but is at address {}. Align it.",
-        slice_alignment, workspace));
-  if (std::string bad = shared_with_workspace(views, workspace, needed); !bad.empty()) return wrong(std::move(bad));
+    return wrong(
+        text("workspace must be at a multiple of {} bytes, as memory of cudaMalloc is, or of aligned_alloc on a CPU, "
+             "but is at address {}. Align it.",
+             slice_alignment, workspace));
+  if (std::string bad = shared_with_workspace(plan.problem(), views, workspace, needed); !bad.empty())
+    return wrong(std::move(bad));
   return {};
 }
 

@@ -119,7 +119,8 @@ int64_t number_in(const char* variable, bool may_be_list) {
   if (value.empty()) return 0;
   int64_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  const bool whole = error == std::errc() && (end == value.data() + value.size() || (may_be_list && (*end == ',' || *end == ' ')));
+  const bool ends = end == value.data() + value.size() || (may_be_list && (*end == ',' || *end == ' '));
+  const bool whole = error == std::errc() && ends;
   if (whole && number > 0) return std::min<int64_t>(number, 1 << 16);
   log(text("the environment's {} is \"{}\" and is ignored: it must be a number of threads above 0.", variable,
            value));

@@ -57,8 +57,10 @@ Result<void> check_whole(const fh_problem& p) {
                    "whole->dtype_kv has 8 bits, but k and v of a backward pass must have the type of q. Set it to "
                    "FH_USUAL.");
   // What one rank demands of the same problem.
-  if (const fh_status status = fh_problem_print(&p, nullptr, 0, nullptr); status != FH_OK)
-    return refused(status, text("whole is refused, {}", fh_last_error()));
+  if (const fh_status status = fh_problem_print(&p, nullptr, 0, nullptr); status != FH_OK) {
+    const std::string why = fh_last_error();
+    return refused(status, text("of whole, {}", why.substr(why.find(": ") + 2)));
+  }
   if (p.varlen)
     return refused(
         FH_UNSUPPORTED,
@@ -270,8 +272,11 @@ WhyNot why_not(const Job& job, fh_cp_scheme scheme) {
   const int64_t parts = heads_parts(job, scheme);
   if (parts <= 1) return {};
   const char* const name = on_grid(scheme) ? "heads_ranks" : "ranks";
-  const char* const instead =
-      on_grid(scheme) ? "Use a divisor of both, or 0 for the fastest." : "Use FH_CP_RING or FH_CP_ALL_GATHER.";
+  // What the others refuse above is not advised.
+  const char* const instead = on_grid(scheme)                  ? "Use a divisor of both, or 0 for the fastest."
+                              : p.alibi && p.window_right != 0 ? "Use another number of ranks."
+                              : p.alibi || p.window_right > 0  ? "Use FH_CP_ALL_GATHER."
+                                                               : "Use FH_CP_RING or FH_CP_ALL_GATHER.";
   if (p.heads_q % parts != 0)
     return {text("heads_q is {}, which {}, {}, does not divide.", p.heads_q, name, parts), instead,
             "a number of ranks that divides heads_q"};

@@ -263,9 +263,9 @@ Result<void> Run::agree(uint64_t mine) {
                           peer, plan_.rank)};
     return Failure{
         FH_INVALID_PROBLEM,
-        text("rank {} is about to compute something else than rank {}: digests {:016x} and {:016x}. Problem, "
-             "documents, ranks, ranks_per_host, scheme, heads_ranks, layout, dtype_out, check_interval, transfers, topology "
-             "and chunks (FROGHOPPER_CP_TOPOLOGY, _CHUNKS), call and whether grad_lse is given must be the same on all.",
+        text("rank {} is about to compute something else than rank {}: digests {:016x} and {:016x}. All fields of "
+             "fh_cp_problem but rank, FROGHOPPER_CP_TOPOLOGY and _CHUNKS, call and whether grad_lse is given must be "
+             "the same on all.",
              peer, plan_.rank, digests_[peer], mine)};
   }
   return {};

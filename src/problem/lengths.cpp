@@ -81,9 +81,10 @@ std::string wrong_lengths(const Side& side, int64_t batch) {
   // Before the rules about totals: one entry that is too large makes the list fall behind it.
   for (int64_t b = 0; b < batch; ++b)
     if (const Rows rows = rows_of(side, b); rows.extent < 0)
-      return text("cu_seqlens_{} falls from {} to {} at entry {}; sequences lie end to end. Let it rise.{}", name,
-                  rows.first, rows.first + rows.extent, b + 1,
-                  has_64_bits(side, batch) ? " Every other entry is 0: if they have 64 bits, convert them to int32." : "");
+      return text(
+          "cu_seqlens_{} falls from {} to {} at entry {}; sequences lie end to end. Let it rise.{}", name, rows.first,
+          rows.first + rows.extent, b + 1,
+          has_64_bits(side, batch) ? " Every other one is 0; if they have 64 bits, convert them to int32." : "");
   for (int64_t b = 0; b < batch; ++b) {
     const Rows rows = rows_of(side, b);
     if (side.cu_seqlens && rows.extent > 0 && side.total == 0) {

@@ -158,14 +158,14 @@ std::string shared_memory(const Problem& p, const Views& views) {
   return {};
 }
 
-std::string shared_with_workspace(const Views& views, const void* workspace, size_t bytes) {
+std::string shared_with_workspace(const Problem& p, const Views& views, const void* workspace, size_t bytes) {
   if (bytes == 0) return {};
   const Memory its{reinterpret_cast<uintptr_t>(workspace), static_cast<int64_t>(bytes), 0, {}};
   for (const Tensor& tensor : tensors()) {
     const View& view = views.*tensor.view;
     if (!view.data) continue;
     if (const Overlap overlap = overlap_of(memory_of(view), its); overlap != Overlap::none)
-      return wrong_pair("workspace", its, tensor.name, memory_of(view), false, overlap);
+      return wrong_pair("workspace", its, tensor.name, memory_of(view), is_written(tensor.use(p)), overlap);
   }
   return {};
 }

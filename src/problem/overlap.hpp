@@ -19,6 +19,6 @@ Overlap overlap_of(const View&, const View&);
 std::string shared_memory(const Problem&, const Views&);
 
 // The same of the workspace, which every tensor has to keep clear of.
-std::string shared_with_workspace(const Views&, const void* workspace, size_t bytes);
+std::string shared_with_workspace(const Problem&, const Views&, const void* workspace, size_t bytes);
 
 }  // namespace froghopper

@@ -91,6 +91,12 @@ std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, cons
     return text("{0} is set, but op is {1}, which has no {0}. Leave {0} NULL.", tensor.name, name_of(p.op));
   if (use == Use::absent && given.data && tensor.view == &Views::block_table && p.paged())
     return "block_table is set, and slots too; slot_mapping says where rows go. Leave block_table NULL, or slots 0.";
+  const auto of_append_alone = [&](const Option& option) {
+    return std::string_view(option.name) == tensor.option && option.ops == of_append;
+  };
+  if (use == Use::absent && given.data && !p.appends() && std::ranges::any_of(options(), of_append_alone))
+    return text("{0} is set, but op is {1}, which has no {0}. Set op to FH_APPEND, or leave {0} NULL.", tensor.name,
+                name_of(p.op));
   if (use == Use::absent && given.data)
     return text(
         "{0} is set, but the problem has no {1}, so it would be ignored. Set {2} in the problem, or leave {0} NULL.",
@@ -228,7 +234,8 @@ std::string rows_overlap(const Tensor& tensor, const View& view) {
 // What is read may have strides of 0, for a head or a prefix that is shared. Where all of them are 0 they were
 // forgotten, also of the o that a backward problem reads: a gate of one row would be a constant factor of each column,
 // means are of each sequence and head, and with one slope for all heads no head would need ALiBi. Not of grad_o: the
-// gradient of a sum over all rows lies so. Not of scales, one of which may be that of the whole tensor.
+// gradient of a sum over all rows lies so. Not of scales, one of which may be that of the whole tensor. Who means one
+// row for all heads of one query gives an axis of extent 1 another stride, which counts for nothing else.
 std::string all_one_row(const Tensor& tensor, const View& view) {
   constexpr View Views::*rows[] = {&Views::q,    &Views::k,      &Views::v,      &Views::o,
                                    &Views::gate, &Views::mean_k, &Views::mean_v, &Views::alibi_slopes};

@@ -159,9 +159,10 @@ Finding types(const fh_problem& p) {
         "dtype_o is {} and dtype is {}; o is of another type only where k and v are 8-bit, or with accumulate. Set "
         "dtype_o to FH_USUAL; {}.",
         name_of(t.o), name_of(t.q),
-        p.op == FH_BACKWARD         ? "round o to the type of q, also where calls were merged in f32"
-        : p.phase != FH_PHASE_NONE ? "the f32 sum of the calls is o_sum"
-                                    : "to merge calls, set accumulate in the first one too, with o = 0 and lse = -inf"));
+        p.op == FH_BACKWARD ? "round o to the type of q, also where calls were merged in f32"
+        : p.phase != FH_PHASE_NONE
+            ? "the f32 sum of the calls is o_sum"
+            : "to merge calls, set accumulate in the first one too, with o = 0 and lse = -inf"));
   if (is_8_bit(t.kv) && p.op == FH_BACKWARD)
     return not_computed(
         text("{} is {} and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v.",
