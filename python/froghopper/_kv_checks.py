@@ -176,7 +176,8 @@ def check_numbers(q: Tensor, rows: int, k: Tensor | None, lengths: dict[str, Any
         raise InvalidTensor(f"cache_seqlens{of} must be {'from ' * (most != '0')}{most}, as the cache has "
                             f"{counted(rows, 'row')}{added_rows}, but is {count}. Use {most}, or a longer cache.")
     totals = None if used == [] else [count + more for count, more in zip(used or [rows] * batch, added)]
-    if max_seqlen_k is not None: check_longest(bound_of("max_seqlen_k", max_seqlen_k), totals)
+    if max_seqlen_k is not None:
+        check_longest(bound_of("max_seqlen_k", max_seqlen_k), totals, lengths["cache_seqlens"], any(added))
     left, index = lengths["cache_leftpad"], lengths["cache_batch_idx"]
     if known(left): check_left(left.tolist(), rows, totals, any(added))
     if index is None or not (known(index) or k is not None): return
@@ -216,12 +217,15 @@ def check_range(name: str, held: list[int], most: int) -> None:
             raise InvalidTensor(f"{name}[{at}] must be from 0 to {most}, but is {value}. Use {from_0_to(most)}.")
 
 
-def check_longest(bound: int, totals: list[int] | None) -> None:
-    """max_seqlen_k beside how many keys sequences have; None where that is not known."""
+def check_longest(bound: int, totals: list[int] | None, used: Any, more: bool) -> None:
+    """max_seqlen_k beside how many keys sequences have; None where that is not known. used: cache_seqlens; more:
+    whether new rows come behind these."""
     if not totals or is_open(bound) or bound >= max(totals): return
     at = totals.index(most := max(totals))
-    raise InvalidProblem(f"max_seqlen_k must be at least {most}, the keys of sequence {at}, but is {bound}. Use "
-                         f"max_seqlen_k={most}.")
+    if used is None: of = "the rows of the cache, which all count without cache_seqlens"
+    elif more: of = f"the keys of sequence {at} with its new rows"
+    else: of = f"which cache_seqlens{f'[{at}]' * isinstance(used, Tensor)} is"
+    raise InvalidProblem(f"max_seqlen_k must be at least {most}, {of}, but is {bound}. Use max_seqlen_k={most}.")
 
 
 def check_left(left: list[int], rows: int, totals: list[int] | None, more: bool) -> None:

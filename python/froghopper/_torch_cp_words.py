@@ -35,16 +35,16 @@ def tells_others(call: F) -> F:
 
 def tell(call: str, given: dict[str, Any], error: Exception) -> None:
     """Raises the error on all ranks of the group, as far as what is given says which one it is."""
-    if is_compiling(): return
-    first = [given.get(name) for name in ("q", "k", "v")]
+    if is_compiling() or not (dist.is_available() and dist.is_initialized()): return  # there is nobody to tell
+    first: list[Any] = [given.get(name) for name in ("q", "k", "v")]
     group = given.get("group")
     if group is None:  # maybe under a name that is not known
-        group = next((x for x in given.values() if isinstance(x, dist.ProcessGroup)), None)
+        group = next((x for x in given.values() if isinstance(x, dist.ProcessGroup) or hasattr(x, "get_group")), None)
     if call == "attention" and dtensors.among(*first, *given.values()):
         dtensors.refuse_together((*first, *given.values()), group, error)
     if call == "decode" and not is_told(given.values()): return
     try: held = groups.resolved(group)
-    except Error: return  # there is nobody to tell
+    except Error: return  # no other rank knows of such a group
     groups.refuse_together(held, call, error)
 
 

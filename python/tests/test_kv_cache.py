@@ -84,14 +84,14 @@ REFUSED = {
     "left_past_an_int": (ValueError, given(k=None, v=None, cache_seqlens=4, cache_leftpad=ints(4, 5)),
                          r"cache_leftpad\[1\] must be at most 4"),
     "keys_past_a_bound": (ValueError, given(k=None, v=None, cache_seqlens=ints(3, 7), max_seqlen_k=6),
-                          "max_seqlen_k must be at least 7, the keys of sequence 1, but is 6. Use max_seqlen_k=7"),
+                          r"max_seqlen_k must be at least 7, which cache_seqlens\[1\] is, but is 6. Use .*=7"),
     "new_keys_past_a_bound": (ValueError, given(cache_seqlens=ints(7, 3), max_seqlen_k=torch.tensor(6 + NEW)),
                               f"max_seqlen_k must be at least {7 + NEW}, the keys of sequence 0"),
     "new_keys_past_a_bound_of_pages": (ValueError, given(
         k_cache=drawn(4, 16, 2, 64), v_cache=drawn(4, 16, 2, 64), page_table=ints([0, 1], [2, 3]), max_seqlen_k=7,
         cache_seqlens=ints(7, 3)), f"max_seqlen_k must be at least {7 + NEW}, the keys of sequence 0"),
     "all_keys_past_a_bound": (ValueError, given(k=None, v=None, cache_seqlens=None, max_seqlen_k=KEYS - 1),
-                              f"max_seqlen_k must be at least {KEYS}"),
+                              f"max_seqlen_k must be at least {KEYS}, the rows of the cache, which all"),
     "a_bound_below_0": (ValueError, given(max_seqlen_k=-1), "max_seqlen_k must be 0 or more"),
     **{f"a_bound_that_is_{wrong}": (TypeError, given(max_seqlen_k=wrong), "max_seqlen_k must be a whole number")
        for wrong in ("x", [1.0], float("nan"))},
