@@ -13,7 +13,7 @@ from torch import Tensor
 
 from froghopper import _torch_traced as traced
 from froghopper._call import cached
-from froghopper._errors import Error, InvalidProblem
+from froghopper._errors import Error, InvalidProblem, InvalidType
 from froghopper._flash_words import OF_CACHE, WHOLE, speaks_of, without_gradients
 from froghopper._kv_checks import Rotary, rows_of
 from froghopper._pages import from_left, packed_from_left, slots_of, table_of
@@ -95,7 +95,7 @@ def reshape_and_cache_flash(key: Tensor, value: Tensor, key_cache: Tensor, value
 
     key, value     [tokens, heads, dim]; there may be more tokens than slots, as behind a batch that is padded
     key_cache      [pages, page_size, heads, dim], any strides whose last is 1; of key's type with "auto",
-    value_cache    else torch.uint8 or the float8 type
+    value_cache    else torch.uint8 or the float8 type that kv_cache_dtype says
     slot_mapping   [slots] int64: page * page_size + row; negative: the token is padding
     kv_cache_dtype "auto", "float16" or "bfloat16"; or "fp8" and "fp8_e4m3", or "fp8_e5m2": key / k_scale is stored
     k_scale        one number, [1] or [heads] float32; read with fp8 alone. Or [pages, page_size, heads] float32: each
@@ -130,11 +130,31 @@ def write_to_slots(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: T
                              "\"auto\" for a cache of the type of key.")
     check_tensor("slot_mapping", slot_mapping)
     count, dtype = slot_mapping.numel(), stored[kv_cache_dtype]
+    for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
+        check_tensor(name, cache)
+        check_stored(name, cache.dtype, kv_cache_dtype, dtype)
     scales: dict[str, Any] = {}
     if dtype is not None:
         key_cache, value_cache = (x.view(dtype) for x in (key_cache, value_cache))
         scales = dict(scale_k=1.0 if k_scale is None else k_scale, scale_v=1.0 if v_scale is None else v_scale)
     append_kv(key[:count], value[:count], key_cache, value_cache, slot_mapping=slot_mapping, **scales)
+
+
+def check_stored(name: str, held: torch.dtype, word: str, stored: torch.dtype | None) -> None:
+    """Whether a cache of the type held may be told to hold what the word says, stored where that has 8 bits. Bytes
+    would be written into numbers of any other type that is as long."""
+    is_8_bit = held in (*FLOAT8, torch.uint8)
+    if stored is not None and held not in (stored, torch.uint8):
+        if is_8_bit: way = f"Use kv_cache_dtype=\"{'fp8_e5m2' if held == torch.float8_e5m2 else 'fp8'}\""
+        else: way = f"Use kv_cache_dtype=\"auto\" for a cache of the type of key, or a {name} of torch.uint8"
+        raise InvalidType(f"{name} must be torch.uint8 or {stored} with kv_cache_dtype={word!r}, but is {held}. {way}.")
+    if stored is None and held in FLOAT8:
+        fitting = "fp8_e5m2" if held == torch.float8_e5m2 else "fp8"
+        raise InvalidType(f"kv_cache_dtype must be \"{fitting}\" where {name} is {held}, but is {word!r}. Use "
+                          f"kv_cache_dtype=\"{fitting}\", with k_scale and v_scale.")
+    if word in ("float16", "bfloat16") and not is_8_bit and held != getattr(torch, word):
+        raise InvalidType(f"kv_cache_dtype must be \"auto\" where {name} is {held}, but is {word!r}. Use "
+                          "kv_cache_dtype=\"auto\", which is the type of key.")
 
 
 @speaks_of(OF_CACHE)

@@ -17,7 +17,7 @@ from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsup
 from froghopper._flash_words import check_tangents, window_of
 from froghopper._torch_calls import FLOAT8, check_dense, check_place, check_tensor
 from froghopper._torch_ops import PLAIN
-from froghopper._torch_options import bound_of
+from froghopper._torch_options import bound_of, is_open
 from froghopper._values import counted, from_0_to, is_of_padding, way_to_shape, wrong_kind
 
 
@@ -151,7 +151,7 @@ def batch_of(q: Tensor, cu_seqlens_q: Tensor | None) -> int:
 
 
 def check_numbers(q: Tensor, rows: int, k: Tensor | None, lengths: dict[str, Any], cu_seqlens_q: Tensor | None,
-                  max_seqlen_q: int | None, sequences: int) -> None:
+                  max_seqlen_q: int | None, max_seqlen_k: int | None, sequences: int) -> None:
     """The lengths that lie in host memory, and cache_batch_idx wherever it lies if rows are written. rows: of a
     sequence of the cache; sequences: how many it has."""
     batch, begins = batch_of(q, cu_seqlens_q), lengths["cu_seqlens_k_new"]
@@ -175,8 +175,11 @@ def check_numbers(q: Tensor, rows: int, k: Tensor | None, lengths: dict[str, Any
         of = f"[{at}]" * isinstance(lengths["cache_seqlens"], Tensor)
         raise InvalidTensor(f"cache_seqlens{of} must be {'from ' * (most != '0')}{most}, as the cache has "
                             f"{counted(rows, 'row')}{added_rows}, but is {count}. Use {most}, or a longer cache.")
+    totals = None if used == [] else [count + more for count, more in zip(used or [rows] * batch, added)]
+    if max_seqlen_k is not None:
+        check_longest(bound_of("max_seqlen_k", max_seqlen_k), totals, lengths["cache_seqlens"], any(added))
     left, index = lengths["cache_leftpad"], lengths["cache_batch_idx"]
-    if known(left): check_range("cache_leftpad", left.tolist(), rows)
+    if known(left): check_left(left.tolist(), rows, totals, any(added))
     if index is None or not (known(index) or k is not None): return
     held = index.tolist()
     check_range("cache_batch_idx", held, sequences - 1)
@@ -212,6 +215,28 @@ def check_range(name: str, held: list[int], most: int) -> None:
     for at, value in enumerate(held):
         if not 0 <= value <= most:
             raise InvalidTensor(f"{name}[{at}] must be from 0 to {most}, but is {value}. Use {from_0_to(most)}.")
+
+
+def check_longest(bound: int, totals: list[int] | None, used: Any, more: bool) -> None:
+    """max_seqlen_k beside how many keys sequences have; None where that is not known. used: cache_seqlens; more:
+    whether new rows come behind these."""
+    if not totals or is_open(bound) or bound >= max(totals): return
+    at = totals.index(most := max(totals))
+    if used is None: of = "the rows of the cache, which all count without cache_seqlens"
+    elif more: of = f"the keys of sequence {at} with its new rows"
+    else: of = f"which cache_seqlens{f'[{at}]' * isinstance(used, Tensor)} is"
+    raise InvalidProblem(f"max_seqlen_k must be at least {most}, {of}, but is {bound}. Use max_seqlen_k={most}.")
+
+
+def check_left(left: list[int], rows: int, totals: list[int] | None, more: bool) -> None:
+    """cache_leftpad beside the same. more: whether new rows are among them."""
+    check_range("cache_leftpad", left, rows)
+    for at, (first, total) in enumerate(zip(left, totals or [])):
+        if first <= total: continue
+        by = "cache_seqlens" + " and the new rows" * more
+        raise InvalidTensor(f"cache_leftpad[{at}] must be at most {total}, where that sequence ends by {by}, but is "
+                            f"{first}. If cache_seqlens counts the rows behind the padding alone, use cache_seqlens + "
+                            "cache_leftpad.")
 
 
 class Rotary(NamedTuple):

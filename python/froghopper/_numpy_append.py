@@ -10,7 +10,7 @@ from froghopper._append import NAMES, AppendCall, plan_for
 from froghopper._append_checks import (Given, check_caches, check_factors, check_new, check_own_scale, check_sides,
                                        check_whole, described, first, has_scale, sizes_of, type_of_caches, wrong_scale)
 from froghopper._call import DTYPES_8_BIT, Strides
-from froghopper._errors import InvalidProblem, InvalidTensor
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._numpy_8_bit import type_name
 from froghopper._numpy_arrays import (Array, Lengths, address, array_of, check_array, check_is_array, check_shape,
                                       check_writeable, contiguous, float32_of, longest, read_one_length, strides_of)
@@ -84,7 +84,7 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
     sizes = sizes_of(given, of_kv, None if not caches else next(iter(caches.values())), max_seqlen,
                      lambda begins: longest("max_seqlen", begins, max_seqlen))
     check_sides(given, sizes, of_kv.size // max(of_kv.shape[-2] * of_kv.shape[-1], 1), q, k)
-    if dtype is not None: dtype = one_of("dtype", whole_name(dtype), DTYPES_8_BIT)
+    if dtype is not None: dtype = stored_as(dtype, caches)
     dtype_kv = type_of_caches({type_name(name, x, dtype) for name, x in caches.items()}, of_kv,
                               '.view("uint8") and dtype="float8_e4m3fn"')
     scales = {"scale_k": scale_of("scale_k", scale_k, k_cache, dtype_kv),
@@ -101,6 +101,19 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
     tensors["cu_seqlens_q"], tensors["seqused_q"] = tensors.pop("cu_seqlens"), tensors.pop("seqused")
     AppendCall(plan_for(problem, "cpu"), strides_in(tensors)).run([address(tensors[name]) for name in NAMES], None)
     return q_out
+
+
+def stored_as(dtype: Any, caches: dict[str, Array]) -> str:
+    """The 8-bit type that the caches are said to hold. Of caches that can hold none it would have no effect."""
+    found = one_of("dtype", whole_name(dtype), DTYPES_8_BIT)
+    if not caches:
+        raise InvalidProblem(f"dtype must be None without k_cache and v_cache, whose type it says, but is {found}. "
+                             "Leave it out.")
+    for name, cache in caches.items():
+        if cache.dtype == np.uint8 or cache.dtype.name in DTYPES_8_BIT: continue
+        raise InvalidType(f"dtype must be None where {name} is {cache.dtype}, as it says what uint8 holds, but is "
+                          f"{found}. Leave it out, or give caches of uint8, with scale_k and scale_v.")
+    return found
 
 
 def check_q_out(q: Array | None, q_out: Array | None) -> Array | None:

@@ -36,6 +36,7 @@ from froghopper._torch_cp_decode import decode
 from froghopper._torch_cp_calls import moved
 from froghopper._torch_cp_layout import Layout, check_layout, positions, shard, unshard
 from froghopper._torch_cp_probe import probe
+from froghopper._torch_cp_words import tells_others
 from froghopper._torch_eager import PLAIN, computable, is_compiling, modes, requires_grad
 from froghopper._torch_options import check_slopes, decided, plain, window_of
 from froghopper._values import shown, whole_number
@@ -68,6 +69,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, causal: bool
               return_lse: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
 
+@tells_others
 @takes_words_of_others("torch.context_parallel")
 def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: bool = False,
               window: Window | None = None, scale: float | None = None, softcap: float | None = None,
@@ -139,7 +141,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, causal: boo
         of_dtensors = dtensors.among(q, k, v)
         if of_dtensors: group = dtensors.group_of(q, k, v, group)
     except Exception as error:  # other ranks are told, or they would take this rank's next call for this one
-        if dtensors.among(q, k, v): dtensors.refuse_together(q, k, v, group, error)
+        if dtensors.among(q, k, v): dtensors.refuse_together((q, k, v), group, error)
         groups.refuse_together(group, "attention", error)
     call = functools.partial(attend, documents=documents)
     if of_dtensors: o, lse = dtensors.attention(call, q, k, v, group, sink, alibi_slopes, layout, options)

@@ -5,10 +5,11 @@
 
 Each rank attends to its part and gets o and lse in fp32, which lie in one piece of memory, so that one collective
 operation carries both. The parts are then merged in the order of ranks, with the sink as one part more that has no
-values. On the CPU the ranks compare what they are given before that. On a GPU they do not, since nothing is read on the
-host there, and a CUDA graph would not compare again.
+values. On the CPU the ranks compare what they are given before that, and hear what one of them refuses. On a GPU they
+do not, since nothing is read on the host there, and a CUDA graph would not compare again.
 """
 import functools
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args, overload
 
 import torch
@@ -27,6 +28,7 @@ from froghopper._merge import terms_of, weights_of
 from froghopper._torch_calls import FLOAT8, check_place, check_side, check_tensor, sink_of
 from froghopper._torch_cp_calls import numbers_of
 from froghopper._torch_cp_ops import fake_forward
+from froghopper._torch_cp_words import tell, tells_others
 from froghopper._torch_options import plain, whole
 from froghopper._values import flag, shown
 from froghopper._words import takes_words_of_others
@@ -64,6 +66,7 @@ def decode(q: Tensor, k: Tensor, v: Tensor, group: Any = ..., *, seqused_kv: Ten
            return_lse: Literal[True]) -> tuple[Tensor, Tensor]: ...
 
 
+@tells_others
 @takes_words_of_others("torch.context_parallel")
 def decode(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, seqused_kv: Tensor | None = None,
            block_table: Tensor | None = None, max_seqlen_kv: int | None = None, newest: bool | Tensor | None = None,
@@ -97,37 +100,42 @@ def decode(q: Tensor, k: Tensor, v: Tensor, group: Any = None, *, seqused_kv: Te
     the order of the ranks and rounded once: with heads="all" all ranks get the same bits. A row that no rank has a key
     for has o = 0 and lse = -inf, or the sink. Shapes and transfers do not depend on lengths, which the host does not
     read. Ranks must give the same shapes, types and options, and with heads="all" the same sink. On the CPU they
-    compare these, and ValueError names what differs; on a GPU they do not. Where a rank raises on its own, the others
-    wait for the group's timeout. Raises TypeError, ValueError, NotImplementedError as froghopper.torch.attention does,
-    RuntimeError where a transfer fails.
+    compare these, and ValueError names what differs, or what one of them refuses. On a GPU they do not, and where a
+    rank raises on its own, the others wait for the group's timeout. Raises TypeError, ValueError, NotImplementedError
+    as froghopper.torch.attention does, RuntimeError where a transfer fails.
     """
-    for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
-    sink = sink_of(sink)
-    for name, maybe in (("seqused_kv", seqused_kv), ("block_table", block_table)):
-        if maybe is not None: check_tensor(name, maybe)
-    if heads not in get_args(Heads):
-        raise InvalidProblem(f"heads must be \"all\" or \"sharded\", but is {shown(heads)}. Use \"all\" where every "
-                             "rank has all query heads.")
-    if q.ndim != 4:
-        raise InvalidProblem(f"q must be [batch, new rows, heads_q, dim], but has the shape {list(q.shape)}. Use "
-                             "q.unsqueeze(1) where each sequence has one new row.")
-    if k.dtype in FLOAT8:
-        raise Unsupported(f"k must have the type of q, {calls.name_of(q.dtype)}, but is {calls.name_of(k.dtype)}; a "
-                          "cache that is spread over ranks has no scales. Use k.to(q.dtype) times its scale, and v.")
-    if max_seqlen_kv is not None:
-        if block_table is None:
-            raise InvalidProblem("max_seqlen_kv must be None without block_table, but is given. Leave it out, or cut k "
-                                 "and v to that many rows.")
-        max_seqlen_kv = whole("max_seqlen_kv", max_seqlen_kv)
-    if heads == "all" and k.ndim == 4:
-        read = "[pages, page_size, heads, dim]" if block_table is not None else "[batch, rows, heads, dim]"
-        check_axes_of_cache(q.shape, k.shape, read)
-    newest_of = check_newest(newest, q)
-    if sink is not None: check_side("sink", sink, q, torch.float32, q.shape[2:3])
-    of_rank = newest_of is None and newest is not None and plain(flag, "newest", newest)
-    softcap = 0.0 if softcap is None else plain(number, "softcap", softcap)
-    if scale is not None: scale = plain(number, "scale", scale)
-    with_lse = plain(flag, "return_lse", return_lse)
+    try:
+        for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
+        sink = sink_of(sink)
+        for name, maybe in (("seqused_kv", seqused_kv), ("block_table", block_table)):
+            if maybe is not None: check_tensor(name, maybe)
+        if heads not in get_args(Heads):
+            raise InvalidProblem(f"heads must be \"all\" or \"sharded\", but is {shown(heads)}. Use \"all\" where "
+                                 "every rank has all query heads.")
+        if q.ndim != 4:
+            raise InvalidProblem(f"q must be [batch, new rows, heads_q, dim], but has the shape {list(q.shape)}. Use "
+                                 "q.unsqueeze(1) where each sequence has one new row.")
+        if k.dtype in FLOAT8:
+            raise Unsupported(f"k must have the type of q, {calls.name_of(q.dtype)}, but is {calls.name_of(k.dtype)}; "
+                              "a cache that is spread over ranks has no scales. Use k.to(q.dtype) times its scale, "
+                              "and v.")
+        if max_seqlen_kv is not None:
+            if block_table is None:
+                raise InvalidProblem("max_seqlen_kv must be None without block_table, but is given. Leave it out, or "
+                                     "cut k and v to that many rows.")
+            max_seqlen_kv = whole("max_seqlen_kv", max_seqlen_kv)
+        if heads == "all" and k.ndim == 4:
+            read = "[pages, page_size, heads, dim]" if block_table is not None else "[batch, rows, heads, dim]"
+            check_axes_of_cache(q.shape, k.shape, read)
+        newest_of = check_newest(newest, q)
+        if sink is not None: check_side("sink", sink, q, torch.float32, q.shape[2:3])
+        of_rank = newest_of is None and newest is not None and plain(flag, "newest", newest)
+        softcap = 0.0 if softcap is None else plain(number, "softcap", softcap)
+        if scale is not None: scale = plain(number, "scale", scale)
+        with_lse = plain(flag, "return_lse", return_lse)
+    except Exception as error:  # other ranks are told where they hear it
+        tell("decode", dict(q=q, k=k, v=v, group=group), error)
+        raise
     o, lse = decode_op(q, k, v, block_table, seqused_kv, sink, newest_of, groups.resolved(group).group_name, heads,
                        of_rank, max_seqlen_kv, softcap, scale)
     return (o, lse) if with_lse else o
@@ -153,33 +161,53 @@ def forward(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor | None, seqused
             max_seqlen_kv: int | None, softcap: float, scale: float | None) -> tuple[Tensor, Tensor]:
     held = groups.resolved(group)
     cache = Cache(k, v, block_table, max_seqlen_kv, softcap, scale)
-    ranks = held.size()
-    if q.is_cpu: agree(held, q, v, sink, heads, softcap, scale)
-    o_shape, lse_shape = calls.shapes_of(q.shape, v.shape)
-    numbers = [torch.Size(shape).numel() for shape in (o_shape, lse_shape)]
+    ranks, of_part = held.size(), (seqused_kv, newest_of, newest)
+    agreed = functools.partial(agree, held, q, v, sink, heads, softcap, scale)
     if heads == "all":
-        part = q.new_empty(sum(numbers), dtype=torch.float32)
-        attend_to_part(q, cache, seqused_kv, newest_of, newest, *cut(part, numbers, o_shape, lse_shape))
+        part = agreed(functools.partial(part_of, q, cache, *of_part))
         parts = groups.gathered(held, part)
     else:
+        agreed(lambda: q)
         every = groups.gathered(held, q).permute(1, 2, 0, 3, 4).flatten(2, 3)
-        o, lse = (every.new_empty(shape, dtype=torch.float32) for shape in calls.shapes_of(every.shape, v.shape))
-        attend_to_part(every, cache, seqused_kv, newest_of, newest, o, lse)
+        part = agreed(functools.partial(part_of, every, cache, *of_part))
         batch, rows, own = q.shape[:3]
+        o, lse = cut(part, *sizes_of(every, v))
         of_o = o.view(batch, rows, ranks, own, v.shape[-1]).permute(2, 0, 1, 3, 4).flatten(1)
         of_lse = lse.view(batch, ranks, own, rows).transpose(0, 1).flatten(1)
         parts = exchanged(held, torch.cat([of_o, of_lse], 1))
-    return merged(*cut(parts, numbers, (ranks, *o_shape), (ranks, *lse_shape)), sink, q.dtype)
+    numbers, *shapes = sizes_of(q, v)
+    return merged(*cut(parts, numbers, *((ranks, *shape) for shape in shapes)), sink, q.dtype)
 
 
-def agree(group: Any, q: Tensor, v: Tensor, sink: Tensor | None, heads: Heads, softcap: float,
-          scale: float | None) -> None:
-    """What all ranks must give alike; with heads="sharded" a rank's sink has its own numbers."""
+def sizes_of(q: Tensor, v: Tensor) -> Any:
+    """(how many numbers o and lse have, the shape of o, that of lse)."""
+    shapes = calls.shapes_of(q.shape, v.shape)
+    return [torch.Size(shape).numel() for shape in shapes], *shapes
+
+
+def part_of(q: Tensor, cache: Cache, used: Tensor | None, newest_of: Tensor | None, newest: bool) -> Tensor:
+    """o and lse of attention to the rows of this rank, behind each other."""
+    numbers, *shapes = sizes_of(q, cache.v)
+    part = q.new_empty(sum(numbers), dtype=torch.float32)
+    attend_to_part(q, cache, used, newest_of, newest, *cut(part, numbers, *shapes))
+    return part
+
+
+def agree(group: Any, q: Tensor, v: Tensor, sink: Tensor | None, heads: Heads, softcap: float, scale: float | None,
+          made: Callable[[], Tensor]) -> Tensor:
+    """What this rank makes, once all have; on the CPU also once all have given the same of what they must give alike.
+    What one cannot make it refuses, before others wait for it. With heads="sharded" a rank's sink has its own numbers.
+    """
+    if not q.is_cpu: return made()
+    found = []
+
     def same() -> dict[str, Any]:
         of_sink = numbers_of(sink) if heads == "all" else None if sink is None else "given"
+        found.append(made())
         return {"heads": heads, "dtype of q": calls.name_of(q.dtype), "the shape of q": list(q.shape),
                 "dim of v": v.shape[-1], "softcap": softcap, "scale": scale, "sink": of_sink}
     groups.agree(group, "decode", same, dict)
+    return found[0]
 
 
 def attend_to_part(q: Tensor, cache: Cache, used: Tensor | None, newest_of: Tensor | None, newest: bool, o: Tensor,

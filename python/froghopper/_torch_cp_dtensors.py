@@ -22,10 +22,10 @@ def among(*tensors: Tensor) -> bool:
     return module is not None and any(isinstance(x, module.DTensor) for x in tensors)
 
 
-def refuse_together(q: Any, k: Any, v: Any, group: Any, error: Exception) -> NoReturn:
+def refuse_together(tensors: tuple[Any, ...], group: Any, error: Exception) -> NoReturn:
     """As of groups, of the group along which rows are spread, as far as the placements of one of them say it. Where
     they do not, this rank is alone: no other knows what group it should be in."""
-    for x in (q, k, v):
+    for x in tensors:
         if not among(x): continue
         at = rows_at(x.placements)
         if len(at) == 1 or x.device_mesh.ndim == 1: group = x.device_mesh.get_group(at[0] if at else 0)

@@ -18,6 +18,7 @@ from froghopper import _torch_cp_group as groups
 from froghopper._errors import InvalidProblem, InvalidTensor, Unsupported
 from froghopper._parallel import check_by_document
 from froghopper._torch_calls import FLOAT8, check_dense, check_tensor
+from froghopper._torch_cp_words import tells_others
 from froghopper._values import counted, shown, whole_number
 from froghopper._words import takes_words_of_others
 
@@ -121,6 +122,7 @@ def positions(length: int, group: Any = None, *, layout: Layout = "zigzag", devi
     return places if documents is None else packing.places_within(places, documents)
 
 
+@tells_others
 @takes_words_of_others("torch.context_parallel")
 def unshard(x: Tensor, group: Any = None, *, dim: int = 1, layout: Layout = "zigzag", cu_seqlens: Any = None) -> Tensor:
     """The inverse of shard: the whole tensor on every rank, from the rows that each has.

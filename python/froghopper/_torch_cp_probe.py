@@ -24,6 +24,7 @@ from froghopper import _torch_cp_transport as transport
 from froghopper._errors import InvalidProblem, LaunchFailed
 from froghopper._torch_attention import attention
 from froghopper._torch_calls import stream_of
+from froghopper._torch_cp_words import tells_others
 from froghopper._words import takes_words_of_others
 
 FEW = 4096  # bytes of a group of transfers that shows the latency
@@ -236,6 +237,7 @@ class Probe:
         return "\n".join(lines) + "\n"
 
 
+@tells_others
 @takes_words_of_others("torch.context_parallel")
 def probe(group: Any = None, file: str | os.PathLike[str] | None = None) -> dict[str, float]:
     """Measures what transfers and calls of the attention cost between the ranks of a group, for the model of time.
@@ -255,6 +257,7 @@ def probe(group: Any = None, file: str | os.PathLike[str] | None = None) -> dict
 def measured(group: Any, file: str | os.PathLike[str] | None) -> tuple[dict[str, float], str]:
     """The numbers, and the text of the file."""
     held = groups.resolved(group)
+    groups.agree(held, "probe", dict, dict)  # or a rank that refuses its arguments would be waited for
     asked = Probe(held)
     with torch.enable_grad(): found = asked.all()
     said, refusal = asked.text(found), ""

@@ -4,6 +4,7 @@
 It is made of PyTorch's own operations, which torch.compile fuses. One autograd function saves the rows as they came and
 computes the rest again in the backward pass, so nothing in float32 is kept between the two.
 """
+import math
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ def norm_rotary(q: Tensor, k: Tensor, *, norm_q: Tensor | None = None, norm_k: T
     q, k, norm_q and norm_k have gradients, also second ones, under torch.compile and torch.func too; the tables have
     none.
     """
-    norm_epsilon = None if norm_epsilon is None else plain(number, "norm_epsilon", norm_epsilon)
+    if norm_epsilon is not None: norm_epsilon = epsilon_of(norm_epsilon)
     rotary_interleaved = plain(flag, "rotary_interleaved", rotary_interleaved)
     for name, x in (("q", q), ("k", k)): check_rows(name, x, q)
     for name, weight, x in (("norm_q", norm_q, q), ("norm_k", norm_k, k)):
@@ -62,6 +63,15 @@ def norm_rotary(q: Tensor, k: Tensor, *, norm_q: Tensor | None = None, norm_k: T
     of_q, of_k = (NormRotary.apply(x, weight, rotary_cos, rotary_sin, positions, norm_epsilon, rotary_interleaved)
                   for x, weight in ((q, norm_q), (k, norm_k)))
     return of_q.contiguous(), of_k.contiguous()
+
+
+def epsilon_of(given: Any) -> float:
+    """As the library asks it of append_kv: of others every number would become NaN."""
+    found: float = plain(number, "norm_epsilon", given)
+    if not 0 <= found < math.inf:
+        raise InvalidProblem("norm_epsilon must be 0 or positive, as it is added to a mean of squares, but is "
+                             f"{found}. Use 0 or 1e-6.")
+    return found
 
 
 def check_rows(name: str, x: Tensor, q: Tensor) -> None:

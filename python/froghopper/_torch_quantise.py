@@ -14,7 +14,7 @@ from froghopper import _torch_ops as ops
 from froghopper import _torch_sharding as sharding
 from froghopper import _torch_traced as traced
 from froghopper._call import DTYPES_8_BIT, SCALE_ROWS, Packed
-from froghopper._errors import InvalidTensor, InvalidType, Unsupported
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
 from froghopper._quantise import blocks_of, check_given, check_packed, quantiser, run
 from froghopper._torch_calls import (BYTES, DTYPES, LOOK, Inputs, Options, address, check, check_tensor, dense_copy,
                                      dense_strides, longest, must_copy, name_of, stream_of, strides_of, target_of,
@@ -95,6 +95,9 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype | str = torc
     for of, lengths in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_kv", cu_seqlens_kv), ("seqused_q", seqused_q),
                         ("seqused_kv", seqused_kv)):
         if lengths is not None: check_lengths(of, lengths)
+    if cu_seqlens_q is None and not max_seqlen_q is max_seqlen_kv is None:
+        raise InvalidProblem("max_seqlen_q and max_seqlen_kv must be None without cu_seqlens, but one is given. "
+                             "Leave them out.")
     most_q, most_kv = bound_of("max_seqlen_q", max_seqlen_q), bound_of("max_seqlen_kv", max_seqlen_kv)
     given = (dtype, flag("rotate", rotate), whole("rotate_seed", rotate_seed), scale_rows, cu_seqlens_q, cu_seqlens_kv,
              most_q, most_kv, seqused_q, seqused_kv, max_sms, flag("smooth", smooth))

@@ -334,8 +334,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
                      0 to seq_k, less the new rows
     cache_batch_idx  [batch] int32: which row of the cache, or of page_table, a sequence has. With k and v no two may be
                      equal (this is looked up, and the call waits for the GPU)
-    cache_leftpad    [batch] int32: the first row of a sequence that counts, 0 to seq_k
-    max_seqlen_q     packed: an upper bound on the rows of a sequence; max_seqlen_k, of pages: one on cache_seqlens
+    cache_leftpad    [batch] int32: the first row of a sequence that counts, 0 to cache_seqlens and the new rows
+    max_seqlen_q     packed: an upper bound on the rows of a sequence; max_seqlen_k: one on cache_seqlens and new rows
     out              where the result goes
 
     Nothing is written before everything is checked. Of tensors on a GPU the numbers are not, except for cache_batch_idx
@@ -352,6 +352,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     if return_softmax_lse is not True and return_softmax_lse is not False:
         return_softmax_lse = plain(flag, "return_softmax_lse", return_softmax_lse)
     table, longest = one_table(page_table, block_table), length_of("max_seqlen_q", max_seqlen_q)
+    longest_k = length_of("max_seqlen_k", max_seqlen_k)
     lengths = dict(cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,
                    cu_seqlens_k_new=None if k is None and table is not None else cu_seqlens_k_new)  # as engines do
     kv_checks.check_tensors(q, k_cache, v_cache, k, v, lengths, cu_seqlens_q, longest, table)
@@ -361,7 +362,8 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     kv_checks.check_rotary(rotary, k, q, kv_checks.batch_of(q, cu_seqlens_q))
     kv_checks.refuse_gradients((q, k_cache, v_cache, k, v, s_aux, out, alibi_slopes, rotary_cos, rotary_sin))
     rows = kv_checks.rows_of(k_cache, table)
-    kv_checks.check_numbers(q, rows, k, lengths, cu_seqlens_q, longest, len(k_cache if table is None else table))
+    kv_checks.check_numbers(q, rows, k, lengths, cu_seqlens_q, longest, longest_k,
+                            len(k_cache if table is None else table))
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
     options |= scales_of(q, k_cache, q_descale, k_descale, v_descale)
     options |= extras_of(q, 0.0, alibi_slopes, s_aux, None, out)
@@ -383,7 +385,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
             kv_cache.try_once(q, k_cache, v_cache, used, table, cache_leftpad, longest, options)
             q, given = kv_cache.append_and_rotate(q, k_cache, v_cache, columns(k), columns(v), used, table,
                                                   cu_seqlens_q, cu_seqlens_k_new, rotary)
-        longest_k = kv_checks.within(length_of("max_seqlen_k", max_seqlen_k), k_cache, table)
+        longest_k = kv_checks.within(longest_k, k_cache, table)
         found, lse = kv_cache.attend_to_cache(q, k_cache, v_cache, given, table, cache_leftpad, cu_seqlens_q, longest,
                                               longest_k, options)
     if not return_softmax_lse: return found

@@ -162,7 +162,34 @@ def different(rank, size):
     return {name: caught(lambda options=options: cp.decode(q, k, v, **options)) for name, options in given.items()}
 
 
-ROUNDS = [[("numbers 2", numbers, 2, 30), ("other", other, 2, 30), ("different", different, 2, 30)],
+def refused(rank, size):
+    """What is said on each rank where rank 1 refuses its arguments, and o of the next call, which must be the next one
+    on every rank."""
+    q, k, v = drawn(1, 1, 4, 8, seed=1), drawn(1, 5, 2, 8, seed=2), drawn(1, 5, 2, 8, seed=3)
+    of_rank_1 = {
+        "a name": lambda: cp.decode(q, k, v, sofcap=2.0),
+        "v missing": lambda: cp.decode(q, k),
+        "q missing": lambda: cp.decode(k=k, v=v),
+        "heads": lambda: cp.decode(q, k, v, heads="some"),
+        "newest": lambda: cp.decode(q, k, v, newest=3),
+        "twice": lambda: cp.decode(q, k, v, q=q),
+        "seqused_kv": lambda: cp.decode(q, k, v, seqused_kv=torch.tensor([2, 3], dtype=torch.int32)),
+        "seqused_kv, sharded": lambda: cp.decode(q, k, v, seqused_kv=torch.tensor([2, 3], dtype=torch.int32),
+                                                 heads="sharded"),
+    }
+    k[:, 3:] *= rank + 1
+    right = cp.decode(q, k, v)
+    found = {}
+    for name, call in of_rank_1.items():
+        way = "sharded" if name.endswith("sharded") else "all"
+        said = caught(call if rank == 1 else lambda way=way: cp.decode(q, k, v, heads=way))
+        cp.decode(2 * q, k, v)
+        found[name] = *said, torch.equal(cp.decode(q, k, v), right)
+    return found
+
+
+ROUNDS = [[("numbers 2", numbers, 2, 30), ("other", other, 2, 30), ("different", different, 2, 30),
+           ("refused", refused, 2, 30)],
           [("numbers 4", numbers, 4, 30)]]
 
 if __name__ == "__main__": main(pathlib.Path(sys.argv[1]), ROUNDS)

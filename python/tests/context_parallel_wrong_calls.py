@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 import froghopper
 from froghopper.torch import context_parallel as cp
@@ -94,6 +95,28 @@ def disagreeing(rank, size):
     bytes_of = cp.unshard(torch.full((1, 2), rank).to(torch.float8_e4m3fn), dim=0, layout="contiguous")
     found["unshard float8"] = "", str(bytes_of.float()[:, 0].tolist()), 0
     found["file"] = caught(lambda: cp.probe(file=3.5))
+    found["before the body"] = refused_before_the_body(last)
+    return found
+
+
+def refused_before_the_body(last):
+    """Of arguments that the last rank's call refuses before it looks at them: what this rank hears, and whether the
+    next call has tensors of one call alone."""
+    q, k, v = (torch.linspace(-1, 1, 64).view(1, 4, 2, 8) * (at + last) for at in (1, 2, 3))
+    right, found = cp.attention(q, k, v, causal=True), {}
+    for name, wrong, call in (
+            ("a name", lambda: cp.attention(q, k, v, casual=True), lambda: cp.attention(q, k, v, causal=True)),
+            ("a name of the group", lambda: cp.attention(q, k, v, process_group=dist.group.WORLD),
+             lambda: cp.attention(q, k, v)),
+            ("v missing", lambda: cp.attention(q, k, causal=True), lambda: cp.attention(q, k, v, causal=True)),
+            ("all missing", lambda: cp.attention(), lambda: cp.attention(q, k, v)),
+            ("too many", lambda: cp.attention(q, k, v, None, True), lambda: cp.attention(q, k, v)),
+            ("twice", lambda: cp.attention(q, k, v, q=q), lambda: cp.attention(q, k, v)),
+            ("unshard", lambda: cp.unshard(q, dims=1), lambda: cp.unshard(q)),
+            ("probe", lambda: cp.probe(files="x"), lambda: cp.probe())):
+        said = caught(wrong if last else call)
+        cp.attention(2 * q, k, v, causal=True)
+        found[name] = *said, torch.equal(cp.attention(q, k, v, causal=True), right)
     return found
 
 

@@ -174,6 +174,35 @@ def test_reshape_and_cache_flash(device, stored):
         fa.reshape_and_cache_flash(key, value, *held, slots, "int8", *scales)
 
 
+@pytest.mark.parametrize("stored, word, message", [
+    (E4M3, "fp8_e5m2", 'key_cache must be torch.uint8 or torch.float8_e5m2 .* is torch.float8_e4m3fn. Use .*="fp8"'),
+    (torch.float8_e5m2, "fp8", 'key_cache must be .* is torch.float8_e5m2. Use kv_cache_dtype="fp8_e5m2"'),
+    (torch.float8_e5m2, "fp8_e4m3", "key_cache must be torch.uint8 or torch.float8_e4m3fn"),
+    (torch.float16, "fp8", 'key_cache must be .*, but is torch.float16. Use kv_cache_dtype="auto" for a cache of the'),
+    (torch.float32, "fp8", "or a key_cache of torch.uint8"), (torch.int8, "fp8", "but is torch.int8"),
+    (E4M3, "auto", 'kv_cache_dtype must be "fp8" where key_cache is torch.float8_e4m3fn, but is \'auto\''),
+    (torch.float8_e5m2, "bfloat16", 'kv_cache_dtype must be "fp8_e5m2" where key_cache is'),
+    (torch.float32, "float16", 'kv_cache_dtype must be "auto" where key_cache is torch.float32, but is \'float16\''),
+    (torch.float16, "bfloat16", 'kv_cache_dtype must be "auto" where key_cache is torch.float16'),
+])
+def test_reshape_and_cache_flash_has_one_type(stored, word, message):
+    """A cache that says another type than kv_cache_dtype is not filled with bytes of it, whatever fits by its size."""
+    size = torch.empty(0, dtype=stored).element_size()
+    key = torch.ones(3, 2, 64, dtype=stored if word in ("float16", "bfloat16") and size > 1 else torch.float16)
+    columns = 64 // size if word.startswith("fp8") else 64
+    held = [torch.zeros(4, 16, 2, columns).to(stored) for _ in range(2)]
+    for caches in (held, (torch.zeros(4, 16, 2, columns, dtype=torch.uint8), held[1])):
+        if caches is not held: message = message.replace("key_cache", "value_cache")
+        if caches is not held and not word.startswith("fp8"): continue
+        with pytest.raises(TypeError, match=message):
+            fa.reshape_and_cache_flash(key, key, *caches, torch.arange(3), word, torch.ones(1), torch.ones(1))
+    assert all((cache.float() == 0).all() for cache in held)
+    if word.startswith("fp8") and size == 1 and stored != torch.int8:
+        own = "fp8" if stored == E4M3 else "fp8_e5m2"
+        fa.reshape_and_cache_flash(key, key, *held, torch.arange(3), own, torch.ones(1), torch.ones(1))
+        assert (held[0].float().view(-1, 2, 64)[:3] == 1).all()
+
+
 def by_hand(call, moves):
     """The same call with q and k rotated before it."""
     cos, sin, interleaved = call.pop("rotary_cos"), call.pop("rotary_sin"), call.pop("rotary_interleaved", True)

@@ -215,6 +215,22 @@ def test_ranks_that_disagree_are_told_so(found, name, wanted):
     for rank in found("disagreeing", 3): assert re.search(wanted, rank[name]), rank[name]
 
 
+@pytest.mark.parametrize("name, wanted", [
+    ("a name", "has no argument casual. Did you mean causal"), ("a name of the group", "has no argument process_group"),
+    ("v missing", "v must be given to attention, but is missing"), ("all missing", "q and k and v must be given"),
+    ("too many", "attention takes 4 arguments without a name, but is given 5"),
+    ("twice", r"attention\(\) got multiple values for argument 'q'"),
+    ("unshard", "has no argument dims. Did you mean dim"), ("probe", "has no argument files. Did you mean file"),
+])
+def test_what_is_refused_before_the_body_is_told_on_all_ranks(found, name, wanted):
+    """Or this rank's next call would be taken for the one that it has not made."""
+    *others, last = [rank["before the body"][name] for rank in found("disagreeing", 3)]
+    assert last[0].endswith(("InvalidType", "TypeError")) and re.search(wanted, last[1]), last
+    for rank in others:
+        assert rank[0] == "InvalidProblem" and re.search(f"^rank 2 refuses its arguments of .*{wanted}", rank[1]), rank
+    assert all(rank[3] for rank in (*others, last))
+
+
 def test_a_group_goes_on_after_a_disagreement(found):
     for rank in found("disagreeing", 3):
         assert rank["then"] == 64 and rank["16-bit sinks"] == [True, True]

@@ -106,6 +106,19 @@ def test_ranks_that_differ(found, case, text):
         assert kind == ("InvalidProblem" if text else "") and re.search(text or "^$", said)
 
 
+@pytest.mark.parametrize("case, text", [
+    ("a name", "has no argument sofcap. Did you mean softcap"), ("v missing", "v must be given to decode"),
+    ("q missing", "q must be given to decode"), ("heads", "heads must be"), ("newest", "newest must be"),
+    ("twice", r"decode\(\) got multiple values for argument 'q'"), ("seqused_kv", "seqused_kv must"),
+    ("seqused_kv, sharded", "seqused_kv must"),
+])
+def test_what_one_rank_refuses_is_told_on_all(found, case, text):
+    """Wherever it is refused, or this rank's next call would be taken for the one that it has not made."""
+    first, second = (each[case] for each in found("refused", 2))
+    assert first[0] == "InvalidProblem" and re.search(f"^rank 1 refuses its arguments of decode.*{text}", first[1])
+    assert second[0] != "" and re.search(text, second[1]) and first[3] and second[3]
+
+
 @pytest.mark.parametrize("changes, kind, text", [
     (dict(q=torch.ones(1, 2, 2, 8)), froghopper.InvalidProblem, "newest must be given .* new rows, .* has 2"),
     (dict(q=torch.ones(1, 2, 2, 8), newest=torch.tensor([1])), froghopper.InvalidTensor, "newest .*bool .* is int64"),

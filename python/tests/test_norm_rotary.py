@@ -175,6 +175,8 @@ Q, K, TABLE = torch.ones(2, 3, 4, 16), torch.ones(2, 3, 2, 16), torch.ones(8, 8)
 @pytest.mark.parametrize("words, error, says", [
     (dict(), ValueError, "norm_epsilon or rotary_cos must be given"),
     (dict(norm_epsilon="small"), TypeError, "norm_epsilon must be"),
+    *((dict(norm_epsilon=wrong), ValueError, "norm_epsilon must be 0 or positive, .* but is ") for wrong in (
+        -1.0, -1e-9, float("nan"), float("inf"))),
     (dict(norm_q=torch.ones(16)), ValueError, "norm_q must be None without norm_epsilon"),
     (dict(norm_epsilon=1e-6, norm_q=torch.ones(8)), ValueError, r"norm_q must have the shape \[dim\] \[16\]"),
     (dict(norm_epsilon=1e-6, norm_k=torch.ones(16).half()), TypeError, "norm_k must be float32, as q is"),

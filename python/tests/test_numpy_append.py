@@ -150,6 +150,9 @@ def test_messages():
             ({"norm_q": drawn(DIM), "norm_epsilon": 0.0}, "norm_q must be None without q"),
             ({"norm_k": drawn(8), "norm_epsilon": 0.0}, r"norm_k must have the shape \[64\], but has \[8\]"),
             ({"scale_k": 1.0}, "scale_k must be None with k_cache that is not float8"),
+            ({"dtype": "float8_e4m3fn"}, "dtype must be None where k_cache is float16, .*, but is float8_e4m3fn."),
+            (dict.fromkeys(("k", "v", "k_cache", "v_cache", "block_table", "seqused_kv")) | {
+                "q": k, "norm_epsilon": 0.1, "dtype": "e5m2"}, "dtype must be None without k_cache and v_cache"),
             ({"q_out": drawn(2)}, "q must be given with q_out, but is None")):
         call = dict(k=k, v=v, k_cache=k_cache, v_cache=v_cache, block_table=[[4], [0], [7]], seqused_kv=[3, 0, 2])
         with pytest.raises((TypeError, ValueError, NotImplementedError), match=message): append_kv(**(call | changed))

@@ -78,6 +78,8 @@ def test_packed_sequences_have_blocks_of_their_own():
 @pytest.mark.parametrize("change, message", [
     (dict(dtype=torch.bfloat16), "dtype must .*, but is bfloat16"),
     (dict(rotate_seed=-1), "rotate_seed must .*, but is -1"),
+    (dict(max_seqlen_q=3), "max_seqlen_q and max_seqlen_kv must be None without cu_seqlens, but one is given"),
+    (dict(max_seqlen_kv=30), "max_seqlen_q and max_seqlen_kv must be None without cu_seqlens"),
     (dict(scale_rows=64), "scale_rows must be 128, or 0 for all rows, but is 64"),
 ])
 def test_what_is_wrong_is_named(change, message):
