@@ -2,13 +2,11 @@
 """What froghopper.torch says of its arguments, in the words of transformers' attention interface: the names that models
 hand over, and the module or the field of its config that a value comes from."""
 import re
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor
-
-try: from transformers.utils import output_capturing  # since transformers 5
-except ImportError: output_capturing = None
 
 from froghopper import _torch_sdpa as sdpa
 from froghopper import _torch_traced as traced
@@ -94,7 +92,7 @@ def wants_weights(module: torch.nn.Module, others: dict[str, Any]) -> bool:
     """Whether the model was asked for weights, by its call or its config, also where it keeps that from its layers: it
     would return as many as it gets, which is none, and say nothing."""
     if is_compiling(): return False  # which cannot look into what follows
-    collected = getattr(output_capturing, "_active_collector", None)
+    collected = getattr(sys.modules.get("transformers.utils.output_capturing"), "_active_collector", None)
     if collected is not None: return any("attentions" in name for name in collected.get() or ())
     config = getattr(module, "config", None)
     return bool(getattr(config, "output_attentions", False)) and others.get("output_attentions") is None

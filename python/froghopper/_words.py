@@ -300,6 +300,7 @@ tell: Callable[[dict[str, str]], None] = nothing_is_traced  # froghopper.torch h
 def translated(function: str, module: str, words: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     """The words as the function knows them, or TypeError that says what to use. known: its arguments."""
     found: dict[str, Any] = {}
+    said: dict[str, str] = {}  # words for what is found
     for word, value in words.items():
         if word in known: name = word
         elif ignored(word, value, known): continue
@@ -309,8 +310,8 @@ def translated(function: str, module: str, words: dict[str, Any], known: Collect
             raise InvalidType(f"{word} must be what the other list of ends is, as q and k have the same documents "
                               f"here, but differs. Use {name}, the ends in the rows of all ranks.")
         if name in found or (name != word and name in words):
-            raise InvalidType(f"{word} is given, which is {name} here, and {name} too. Leave out one.")
-        found[name] = converted(word, name, value)
+            raise InvalidType(f"{said.get(name, name)} and {word} are given, and mean the same here. Leave out one.")
+        found[name], said[name] = converted(word, name, value), word
         if name == "window" != word and words.get("causal") and isinstance(found[name], tuple) and found[name]:
             found[name] = (*found[name][:-1], None)  # FlashAttention does not read the bound to the right then
     return found

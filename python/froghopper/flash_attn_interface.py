@@ -187,6 +187,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     The other arguments are those of flash_attn_func.
     """
     refuse(qv=qv)
+    if return_softmax_lse is not False: return_softmax_lse = plain(flag, "return_softmax_lse", return_softmax_lse)
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
     options |= scales_of(q, k, q_descale, k_descale, v_descale)
     options |= extras_of(q, dropout_p, alibi_slopes, s_aux, None, out)
