@@ -254,7 +254,7 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
         if qkv.ndim != 4 or num_heads_q is None or not 0 < num_heads_q < shape[2] or (shape[2] - num_heads_q) % 2:
             raise InvalidProblem("qkv must be [batch, seq, 3, heads, dim], or [batch, seq, num_heads_q + 2 heads_k, "
                                  f"dim] with num_heads_q, but has the shape {shape}, and num_heads_q is {num_heads_q}. "
-                                 "Give both of the latter.")
+                                 "Give five dimensions, or num_heads_q too.")
         heads_k = (shape[2] - num_heads_q) // 2
         q, k, v = torch.split(qkv, [num_heads_q, heads_k, heads_k], 2)
     found: Result = flash_attn_func(

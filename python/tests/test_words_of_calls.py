@@ -11,7 +11,8 @@ from torch_cases import qkv  # noqa: E402
 from ways import said  # noqa: E402
 
 from froghopper import flash_attn_interface as fa  # noqa: E402
-from froghopper.torch import attention, explain, paged_attention, quantise  # noqa: E402
+from froghopper.torch import (attention, explain, paged_attention, quantise,  # noqa: E402
+                              scaled_dot_product_attention)
 
 Q, K, V = qkv(2, 30, 4, 64, kv=(2, 30, 2, 64))
 TABLE = torch.arange(4, dtype=torch.int32).view(2, 2)
@@ -61,3 +62,66 @@ TWICE = [
 def test_one_argument_by_two_words(call, words):
     text = said(call)
     assert text.startswith(f"{words} are given, and ") and text.endswith("Leave out one.")
+
+
+def test_weights_are_no_lse():
+    for word in ("return_weights", "return_attention_weights", "return_attn_weights", "output_attentions"):
+        assert "eights are never there as a whole. Use return_lse" in said(lambda: attention(Q, K, V, **{word: True}))
+
+
+def test_a_cache_alone_is_quantised():
+    for call in (lambda: quantise(k=K, v=V), lambda: froghopper.quantise(k=K.numpy(), v=V.numpy())):
+        assert "for a cache of k and v alone use quantise(k, k, v, rotate=False)" in said(call)
+    found = quantise(K, K, V, rotate=False)
+    assert found.k.shape == K.shape and found.v.shape == V.shape
+
+
+def test_scales_that_no_int_of_64_bits_holds():
+    given = quantise(Q, K, V)._asdict()
+    for name in ("scale_q", "scale_k", "scale_v"):
+        for same in (2**70, torch.tensor(2.0**70)):
+            assert attention(**given | {name: same}).shape == Q.shape
+    given = {name: x if x is None else np.asarray(x) for name, x in froghopper.quantise(
+        *(x.numpy() for x in (Q, K, V)))._asdict().items()}
+    assert froghopper.attention(**given | dict(scale_k=2**70)).shape == Q.shape
+    assert said(lambda: froghopper.attention(**given | dict(scale_k=2**2000))).startswith("scale_k must fit a float")
+
+
+def test_a_type_that_is_a_tensor_is_no_type_of_jax():
+    jax = pytest.importorskip("froghopper.jax", reason="JAX is not installed")
+    arrays = [x.numpy() for x in (Q, K, V)]
+    assert said(lambda: jax.quantise(*arrays, dtype=Q)).startswith("dtype must be float8_e4m3fn or float8_e5m2")
+
+
+def test_what_is_written_is_no_copy():
+    q, k, v = (x.numpy() for x in (Q, K, V))
+    told = said(lambda: froghopper.append_kv(k, v, k_cache=k.tolist(), v_cache=v))
+    assert told.endswith("Keep an array, to which rows go then: k_cache = numpy.asarray(k_cache).")
+    assert "asarray" not in said(lambda: froghopper.attention(q, k, v, out=[1]))
+
+
+def test_axes_of_pytorchs_function():
+    turned = [torch.zeros(2, rows, heads, 64) for rows, heads in ((100, 8), (80, 2), (80, 2))]
+    told = said(lambda: scaled_dot_product_attention(*turned, enable_gqa=True))
+    assert "which look like [batch, seq, heads, dim]. Use query.transpose(1, 2), " in told
+    assert "fewer" not in told and "strides" not in told and "1, 2, 4, 5" not in told
+    right = [x.transpose(1, 2) for x in turned]
+    assert scaled_dot_product_attention(*right, enable_gqa=True).shape == right[0].shape
+    wrong = [torch.zeros(2, heads, 50, 64) for heads in (8, 3, 3)]
+    assert "strides" not in said(lambda: scaled_dot_product_attention(*wrong, enable_gqa=True))
+
+
+def test_explain_says_what_a_gpu_needs():
+    bfloat16 = [x.bfloat16() for x in FLAT]
+    ends = dict(cu_seqlens_q=ENDS, cu_seqlens_kv=ENDS)
+    told = explain(*bfloat16, **ends, target="h200")
+    assert "lengths      on a GPU max_seqlen_q and max_seqlen_kv must be given" in told
+    assert "Give max_seqlen_q=30, max_seqlen_kv=30." in told
+    assert "on a GPU max_seqlen_q must be given" in explain(*bfloat16, **ends, max_seqlen_kv=30, target="h200")
+    for fine in (dict(target="cpu"), {}, dict(target="h200", max_seqlen_q=30, max_seqlen_kv=30)):
+        assert "on a GPU max_seqlen" not in explain(*bfloat16, **ends, **fine)
+
+
+def test_packed_heads_that_are_not_counted():
+    told = said(lambda: fa.flash_attn_qkvpacked_func(torch.zeros(2, 9, 8, 64)))
+    assert told.endswith("Give five dimensions, or num_heads_q too.")
