@@ -155,7 +155,7 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
     except Error as error: return f"not computed {error}"
 
 
-FIELDS = [name for name, _ in c.CpTopology._fields_ if name != "size"]
+FIELDS = [each[0] for each in c.CpTopology._fields_ if each[0] != "size"]
 
 
 def lines_of(fields: Mapping[Any, Any]) -> str:
