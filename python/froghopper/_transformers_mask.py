@@ -83,7 +83,7 @@ class Mask(BlockMask):
     def __repr__(self) -> str:
         """Without the numbers of tensors: reading them would wait for their device."""
         said = [f"{name}={list(x.shape) if isinstance(x, Tensor) else x}" for name, x in vars(self).items()
-                if x is not None and not (type(x) is int and x == 0)]
+                if x is not None and name != "of_tokens" and not (type(x) is int and x == 0)]
         return f"Mask({', '.join(said)})"
 
     __str__ = __repr__
