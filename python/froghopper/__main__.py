@@ -20,6 +20,7 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import signal
 import sys
 from typing import TextIO
@@ -33,6 +34,7 @@ FRAMEWORKS = ("numpy", "torch", "transformers", "jax")
 TARGETS = ("auto", "cpu", "hopper", "h100", "h200")  # no word of a line is one
 COMMANDS = ("info", "explain", "probe")
 OF_THE_OTHER_PROGRAM = ("check", "bench", "prepare", "attend")
+EXPLAINED = "problem "  # begins an answer, also one that says why not
 DONE, BAD_INPUT, WRITING_FAILED = 0, 2, 5  # as the program of the source tree has them
 
 
@@ -83,7 +85,7 @@ def answer(command: str, words: list[str]) -> tuple[int, str]:
         if command == "info" and words in ([], ["--json"]): return DONE, info(as_json=bool(words))
         if command == "probe" and len(words) < 2: return probed(*words)
         if command == "--version" and not words: return DONE, library().version()
-        if command == "explain" and words: return DONE, explained(*in_one_line(words))
+        if command == "explain" and words: return told(explained(*in_one_line(words)))
     except froghopper.Error as error: return BAD_INPUT, f"froghopper: {error}"
     if command in ("help", "-h", "--help"): return DONE, usage
     return BAD_INPUT, usage if command in COMMANDS else refusal(command)
@@ -123,6 +125,14 @@ def explained(line: str, target: str = "auto") -> str:
     return froghopper.explain(library().problem(text("LINE", line, SAMPLE)), target)
 
 
+def told(explanation: str) -> tuple[int, str]:
+    """An explanation of why nothing computes the problem is a refusal to who reads the exit code alone. A GPU that is
+    named need not be here."""
+    if explanation.startswith("not computed "): return BAD_INPUT, f"froghopper: {explanation[len('not computed '):]}"
+    nowhere = re.search(r"^runs on +nowhere: (?!a plan for a named GPU)", explanation, re.MULTILINE)
+    return BAD_INPUT if nowhere else DONE, explanation
+
+
 def say(said: str, file: TextIO | None) -> None:
     """OSError where it cannot be written. What an encoding lacks, as in the name of a folder, is spelled out."""
     if file is None: raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -135,7 +145,7 @@ def main() -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # who reads the first lines alone ends it, as with any tool
     code, said = answer((sys.argv[1:] or ["help"])[0], sys.argv[2:])
     if not said: return code
-    try: say(said, sys.stderr if code else sys.stdout)
+    try: say(said, sys.stderr if code and not said.startswith(EXPLAINED) else sys.stdout)
     except OSError as error:
         with contextlib.suppress(OSError):
             say(f"froghopper: the answer cannot be written: {error.strerror}.", sys.stderr)

@@ -9,6 +9,7 @@ from froghopper._library import library
 from froghopper._values import text, type_of
 
 LINE = "fwd bf16 b1 hq8 hkv8 sq4096 skv4096 d128 causal"  # a problem
+OPS = {"FH_FORWARD": "fwd", "FH_BACKWARD": "bwd"}  # as a line has them
 
 
 def explain(problem: _c.Problem | str, target: str = "auto", *others: Any, **options: Any) -> str:
@@ -28,4 +29,5 @@ def explain(problem: _c.Problem | str, target: str = "auto", *others: Any, **opt
         try: problem = library().problem(line)
         except Error as error: return f"problem      {line}\nnot computed {error}"
     told = str(library().calls.fh_explain(ctypes.byref(problem), target.encode()).decode())
+    for name, word in OPS.items(): told = told.replace(name, word)
     return told if told.startswith("problem ") else f"not computed {told}"  # a contradiction alone

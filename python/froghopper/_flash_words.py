@@ -166,14 +166,15 @@ def names_of(function: str, words: dict[str, Any]) -> dict[str, str]:
     of_cache = function == "flash_attn_with_kvcache"
     table, other = "block_table", "page_table"
     if of_cache and words.get(table) is None: table, other = other, table
+    if words.get(other) is not None: table = other  # both are given, and one_table says so
     return NAMES | {"seqused_kv": "cache_seqlens" if of_cache else "seqused_k", other: table}
 
 
 def one_table(page_table: Tensor | None, block_table: Tensor | None) -> Tensor | None:
     """FlashAttention 3's word, or that of FlashAttention 2."""
     if page_table is not None and block_table is not None:
-        raise InvalidType("a table of pages is given twice, by the word of FlashAttention 2 and by that of 3. Leave "
-                          "one out.")
+        raise InvalidType("page_table and block_table are given, and both are the table of pages, in the words of "
+                          "FlashAttention 3 and 2. Leave out one.")
     return page_table if block_table is None else block_table
 
 

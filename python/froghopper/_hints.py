@@ -42,6 +42,7 @@ PARTS: tuple[tuple[str, Meant], ...] = (
     ("thread|_sms?$", ("max_sms",)),
     ("train", "A call is the same in training. Leave it out."),
     ("max_?logit", ("return_max_logit",)),
+    ("weights$|attentions$", "Weights are never there as a whole. Use return_lse, or leave it out."),
     ("softmax$|lse|prob|weight|aux", ("return_lse", "return_attn_probs", "return_softmax_lse")),
     ("^o$|^output", ("out",)),
     ("gat(e|ing)", ("gate",)),

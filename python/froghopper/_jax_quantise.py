@@ -95,7 +95,7 @@ def name_of(dtype: Any) -> str:
     """Of a type of JAX, or a name. Whether it has 8 bits is seen later."""
     if isinstance(dtype, str): return dtype
     try: return str(jax.numpy.dtype(dtype).name)
-    except TypeError as error:
+    except Exception as error:  # NumPy's own of a tensor that is no type
         raise InvalidType(f"dtype must be float8_e4m3fn or float8_e5m2, but is {shown(dtype)}. Give one of them.") \
             from error
 

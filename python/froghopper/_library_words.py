@@ -172,11 +172,19 @@ SENTENCES: list[tuple[str, str]] = [
     (r"scale_rows is (-?\d+); blocks of rows that share a scale .*",
      r"scale_rows must be 128, or 0 for all rows, but is \1. Use one of them."),
     (r'target "cpu"', "tensors on the CPU"),
+    (r"whole->seq_q is (\d+) and seq_kv (\d+), but must be equal: .*",
+     r"sq must be skv, as rows of q, k and v are spread alike, but sq is \1 and skv \2. For new queries on a cache "
+     r"that is spread use context_parallel.decode, which needs no plan."),
+    (r"whole->varlen is set, but documents .*",
+     r"varlen must be left out over ranks, as documents are told by cu_seqlens, but is given. Give cu_seqlens, and the "
+     r"line of one sequence of all rows."),
+    (r"\bwhole->", ""),
     (r"invariant is 1 and op is FH_BACKWARD; .*", r"invariant must be False for gradients, but is True. Leave it out."),
 ]
 WORDS = {
     "window_left": "window[0]", "window_right": "window[1]", "total_q": "the rows of q", "total_kv": "the rows of k",
     "dim_qk": "the head dim of q and k", "dim_v": "the head dim of v", "NULL": "None", "FH_ALL": "None",
+    "FH_FORWARD": "fwd", "FH_BACKWARD": "bwd",
     "FH_F16": "float16", "FH_BF16": "bfloat16", "FH_F32": "float32", "FH_E4M3": "float8_e4m3fn",
     "FH_E5M2": "float8_e5m2", "FH_BOTTOM_RIGHT": "bottom_right", "FH_TOP_LEFT": "top_left",
     "cache_k": "k_cache", "cache_v": "v_cache", "FH_CP_RING": 'scheme="ring"',

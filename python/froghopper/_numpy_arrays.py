@@ -11,8 +11,8 @@ from froghopper._call import (DTYPES, DTYPES_8_BIT, Packed, Shape, Strides, chec
                               slope_strides)
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._lse import lse_by_row_of
-from froghopper._values import (counted, is_of_padding, is_result, listed, new_result, shown, type_of, way_to_dense,
-                                way_to_type, whole_number, wrong_shape)
+from froghopper._values import (counted, is_of_padding, is_result, listed, new_result, number, shown, type_of,
+                                way_to_dense, way_to_type, whole_number, wrong_shape)
 
 Array = NDArray[Any]
 Lengths = NDArray[np.integer[Any]] | Sequence[int]
@@ -110,12 +110,18 @@ def check_no_mask(name: str, array: Any) -> None:
                           f"{type(array).__name__}. Use {name}.{'data' if is_result(name) else 'filled(0)'}.")
 
 
+# What to do about a list for what is written: what goes to a copy of it alone is lost.
+WRITTEN = {name: f"Keep an array, to which rows go then: {name} = numpy.asarray({name})."
+           for name in ("k_cache", "v_cache")} | {"out": "Leave it out, or give an array that you keep."}
+
+
 def check_is_array(name: str, array: Any) -> None:
     check_no_mask(name, array)
     if isinstance(array, np.ndarray): return
     where = type(array).__module__.partition(".")[0].removesuffix("lib")  # arrays of JAX are jaxlib's
     out = f"Use froghopper.{where} for it." if where in ("torch", "jax") else f"Use numpy.asarray({name})."
     if array is None: out = f"Give {name}."
+    elif "numpy" in out: out = WRITTEN.get(name, out)
     raise InvalidType(f"{name} must be an array of NumPy, but is {type_of(array)}. {out}")
 
 
@@ -143,6 +149,7 @@ def float32_of(name: str, given: Any) -> Array | None:
     """Numbers that are read as float32, a copy where they lie otherwise: strides are counted in elements."""
     if given is None: return None
     array = array_of(name, given)
+    if isinstance(given, (int, float)) and not isinstance(given, bool): array = np.asarray(number(name, given))
     if array.dtype.kind not in "fiu": raise InvalidType(f"{name} must be float32, but is {array.dtype}. Use "
                                                         f"{name}.astype(\"float32\").")
     with np.errstate(over="raise"):

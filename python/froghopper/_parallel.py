@@ -3,6 +3,7 @@
 framework; _torch_cp_transport.py moves the bytes.
 """
 import ctypes
+import difflib
 import functools
 import os
 import pathlib
@@ -14,7 +15,7 @@ from froghopper import _c
 from froghopper import _c_parallel as c
 from froghopper._errors import Error, InvalidProblem, InvalidType, LibraryNotFound, error_of
 from froghopper._library import library
-from froghopper._values import one_of, text, type_of, whole_number, wrong_kind
+from froghopper._values import number, one_of, shown, text, type_of, whole_number, wrong_kind
 from froghopper._words import takes_words_of_others
 
 NAME = "libfroghopper-cp.so"
@@ -154,9 +155,23 @@ def explain(problem: str, ranks: int, target: str = "cpu", *, rank: int = 0, sch
     except Error as error: return f"not computed {error}"
 
 
+FIELDS = [each[0] for each in c.CpTopology._fields_ if each[0] != "size"]
+
+
+def lines_of(fields: Mapping[Any, Any]) -> str:
+    """As a file has them. The library speaks of lines, and a dict has none."""
+    for name, value in fields.items():
+        if name not in FIELDS:
+            near = difflib.get_close_matches(name.lower(), FIELDS, 1) if isinstance(name, str) else []
+            raise InvalidProblem(f"topology must have the fields that probe returns, {', '.join(FIELDS)}, but has "
+                                 f"{shown(name)}. {f'Did you mean {near[0]}?' if near else 'Leave it out.'}")
+        number(f"topology[{name!r}]", value)
+    return "\n".join(f"{name} {float(value)!r}" for name, value in fields.items())
+
+
 def topology_of(given: Any) -> c.CpTopology:
     """given: fields and numbers, or the name of a file of them."""
-    if isinstance(given, Mapping): lines = "\n".join(f"{name} {value!r}" for name, value in given.items())
+    if isinstance(given, Mapping): lines = lines_of(given)
     elif isinstance(given, str | os.PathLike):
         try: lines = pathlib.Path(given).read_text()
         except (OSError, ValueError) as error:

@@ -231,6 +231,7 @@ def attention(q: Tensor = MISSING, k: Tensor = MISSING, v: Tensor = MISSING, *mo
     check_sides(sides)
     if torch.compiler.is_compiling(): traced.check_known(softcap=softcap, scale=scale)
     else: check_axes(q.shape, k.shape, causal)
+    if accumulate is not None: check_held(accumulate, return_max_logit, "tensors")
     for name, written in (("out", out), ("accumulate", accumulate)):
         if written is not None: ops.refuse_writing(f"{name} is given", q, k, v, *(accumulate or (out,)))
     told = (*options, traced.caller() if torch.compiler.is_compiling() else "")
@@ -282,7 +283,6 @@ def attention(q: Tensor = MISSING, k: Tensor = MISSING, v: Tensor = MISSING, *mo
 def merge(held: tuple[Tensor, ...], out: Tensor | None, out_dtype: torch.dtype | None, with_grad: bool,
           *arguments: Any) -> None:
     """attention's accumulate; arguments: those of the operator after o and lse."""
-    check_held(held, False, "tensors")
     for at, x in enumerate(held): check_dense(f"accumulate[{at}]", x)
     if out is not None or out_dtype not in (None, torch.float32):
         raise InvalidProblem(f"accumulate is given and {'out' if out is not None else 'out_dtype'} too; results are "

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from froghopper import _torch_cp_group as groups
-from froghopper._errors import InvalidProblem, InvalidType
+from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._values import type_of
 
 BATCH, ROWS, HEADS = 0, 1, 2  # dimensions of q, k and v
@@ -64,11 +64,21 @@ def attention(attend: Callable[..., tuple[Tensor, Tensor]], q: Any, k: Any, v: A
     mesh, placements = q.device_mesh, q.placements
     local = [x.to_local() for x in (q, k, v)]
     sides = [local_side(x, mesh, placements) for x in (sink, slopes)]
-    o, lse = attend(*local, of_rows, *sides, layout or "contiguous", options)
+    try: o, lse = attend(*local, of_rows, *sides, layout or "contiguous", options)
+    except InvalidTensor as error: raise padded(error, q.shape[ROWS], of_rows.size(), layout or "contiguous") from None
     of_lse = [Shard(OF_LSE[place.dim]) if place.is_shard() else place for place in placements]
     batch, rows, heads = q.shape[:3]
     return (whole(o, mesh, placements, (batch, rows, heads, v.shape[3])),
             whole(lse, mesh, of_lse, (batch, heads, rows)))
+
+
+def padded(error: InvalidTensor, rows: int, ranks: int, layout: str) -> InvalidTensor:
+    """shard, which is the way out for tensors of a rank, divides a length otherwise than DTensor does."""
+    step = {"contiguous": ranks, "zigzag": 2 * ranks}.get(layout)
+    if step is None or not str(error).endswith(" Use shard."): return error
+    way = f"Pad q, k and v to {-(-rows // step) * step} rows, which DTensor divides alike."
+    error.args = (str(error).replace("Use shard.", way),)
+    return error
 
 
 def check_placed(q: Any, k: Any) -> None:

@@ -7,6 +7,7 @@ timed with a few bytes, for the latency, and with many. All ranks take part in a
 """
 import ctypes
 import json
+import math
 import os
 import pathlib
 import statistics
@@ -31,6 +32,7 @@ FEW = 4096  # bytes of a group of transfers that shows the latency
 WARM, ROUNDS = 2, 5  # rounds that are not counted, and that are
 ALIGNMENT = 256  # of what each of several peers gets
 LEAST = 1e-12  # of a measured difference
+TRIES = 3  # of a transfer that seems to take no longer than a latency
 MOST_IN_FLIGHT = 64  # groups of transfers beside the attention
 
 # Field of fh_cp_topology -> what it is, in the file.
@@ -100,6 +102,12 @@ def check(code: int) -> None:
     if code: raise LaunchFailed(f"a copy between the GPUs of ranks has failed, with the number {code}. End all ranks.")
 
 
+def beyond(latency: float, seconds: float) -> float:
+    """Seconds of a large transfer without its latency, half of them at least: on a machine that does something else
+    meanwhile the latency may come out longer than the transfer, and what is left would be a rate without bound."""
+    return max(LEAST, seconds - latency, seconds / 2)
+
+
 class Probe:
     """The measurements of one rank of a group."""
 
@@ -143,15 +151,22 @@ class Probe:
         seconds = self.between(prefix, link, ring)
         most = max(1, min(self.per_host, self.ranks) - 1)
         each = self.size.many // most // ALIGNMENT * ALIGNMENT
-        self.found[prefix + "gather_bandwidth"] = most * each / max(LEAST, self.of_groups(link, everyone, each) -
-                                                                    self.found[prefix + "latency"])
+        latency = self.found[prefix + "latency"]
+        for _ in range(TRIES):
+            gathered = self.of_groups(link, everyone, each)
+            if gathered > 2 * latency: break
+        self.found[prefix + "gather_bandwidth"] = most * each / beyond(latency, gathered)
         self.found[prefix + "slowdown"] = self.slowdown(link, ring, seconds, alone)
 
     def between(self, prefix: str, link: Link, peers: Peers) -> float:
         """Latency and bandwidth of such groups; seconds of a large one, the same on all ranks."""
-        few, many = (self.of_groups(link, peers, size) for size in (FEW, self.size.many))
+        few = many = math.inf
+        for _ in range(TRIES):  # the same on all ranks, as the seconds are
+            few = min(few, self.of_groups(link, peers, FEW))
+            many = min(many, self.of_groups(link, peers, self.size.many))
+            if many > 2 * few: break
         self.found[prefix + "latency"] = few
-        self.found[prefix + "bandwidth"] = self.size.many / max(LEAST, many - few)
+        self.found[prefix + "bandwidth"] = self.size.many / beyond(few, many)
         return many
 
     def of_groups(self, link: Link, peers: Peers, size: int) -> float:

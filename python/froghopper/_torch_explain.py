@@ -14,12 +14,13 @@ from froghopper._errors import InvalidType, Unsupported
 from froghopper._library_words import in_python
 from froghopper._torch_attention import attention
 from froghopper._torch_8_bit import check_scaled
-from froghopper._torch_calls import FLOAT8, check_tensor
+from froghopper._torch_calls import FLOAT8, LOOK, check_tensor
 from froghopper._torch_checks import sink_of
 from froghopper._torch_eager import DEVICES, autocast
 from froghopper._torch_ops import is_wrapped, transforms_active, unwrapped
 from froghopper._torch_options import bound_of, decided, scale_tensor, window_of
 from froghopper._torch_sharding import is_dtensor
+from froghopper._values import listed
 from froghopper._words import check_own_words, named_by, names_said, too_many, translated
 
 DEFAULTS: dict[str, Any] = dict(
@@ -71,7 +72,7 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
         told = "\n\n".join(in_python(explain_problem(problem, where)) for problem in passes)
         if target: told = told.replace("tensors on the CPU", 'target="cpu"')
         note = "" if given["block_table"] is not None else note_of_axes(q.shape, k.shape)
-        notes = f"axes         {note}\n" * bool(note) + parts
+        notes = f"axes         {note}\n" * bool(note) + needed_on_gpu(where, given) + parts
         return f"{told.rstrip()}\n{notes}" if notes else told
     except Exception as error: return f"not computed {named_by(names, error)}"  # also what PyTorch says of its tensors
 
@@ -83,6 +84,18 @@ def parts_of(*tensors: Tensor) -> str:
     if any(is_dtensor(x) for x in tensors):
         return "DTensor      these are the shapes of whole tensors; a rank computes the part that it has\n"
     return ""
+
+
+def needed_on_gpu(where: str, given: dict[str, Any]) -> str:
+    """A line about what calls with tensors on the CPU may leave out, and those of the target that is explained not."""
+    if where.partition(":")[0] in ("cpu", "auto"): return ""
+    missing = [(name, calls.longest(begins, LOOK)) for name, begins in (
+        ("max_seqlen_q", given["cu_seqlens_q"]), ("max_seqlen_kv", given["cu_seqlens_kv"]))
+        if isinstance(begins, Tensor) and given[name] is None]
+    if not missing: return ""
+    words = ", ".join(f"{name}={rows}" for name, rows in missing)
+    return (f"lengths      on a GPU {listed([name for name, _ in missing])} must be given, as looking for it "
+            f"would wait for the GPU. Give {words}.\n")
 
 
 def is_mapped(x: Tensor) -> bool:

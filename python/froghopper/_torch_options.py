@@ -24,8 +24,10 @@ def scale_tensor(name: str, scale: Scale, q: Tensor) -> Tensor | None:
     """A scale of 8-bit numbers that is a number of Python as a tensor; others as they are."""
     if not isinstance(scale, (float, int)): return scale
     if isinstance(scale, bool): number(name, scale)  # says what is wrong
-    if not torch.compiler.is_compiling() and LARGEST_FLOAT < abs(scale) < math.inf:
-        raise InvalidProblem(f"{name} must fit float32, but is {shown(scale)}. Give a smaller one.")
+    if not torch.compiler.is_compiling():
+        if LARGEST_FLOAT < abs(scale) < math.inf:
+            raise InvalidProblem(f"{name} must fit float32, but is {shown(scale)}. Give a smaller one.")
+        scale = float(scale)  # PyTorch takes no int above 2^63
     return torch.full((), scale, dtype=torch.float32, device=q.device)
 
 

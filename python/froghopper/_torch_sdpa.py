@@ -69,10 +69,18 @@ def in_words(error: Error, tensors: tuple[Any, Any, Any], names: dict[str, str] 
             if x.shape[at] == like.shape[at]: continue
             return unlike(name, x.shape, of, like.shape, axis, x.shape[at], like.shape[at])
     error = named_by(names, error)
-    if names is NAMES and OF_HEADS.match(str(error)) and looks_exchanged(query.shape, key.shape, value.shape):
-        error.args = (f"{error} Or, if they are [batch, seq, heads, dim], use query.transpose(1, 2), key.transpose(1, "
-                      "2) and value.transpose(1, 2), or froghopper.torch.attention, which has that layout.",)
+    text = re.sub(" If heads are before rows, .*? lie\\.", "", str(error))  # they are, here
+    if names is NAMES and OF_HEADS.match(text) and looks_exchanged(query.shape, key.shape, value.shape):
+        if key.shape[1] > key.shape[2]:  # and in most models there are fewer heads than rows
+            text = (f"{text.partition('. ')[0]}: query has the shape {list(query.shape)} and key {list(key.shape)}, "
+                    f"which look like [batch, seq, heads, dim]. Use {TURNED}.")
+        else: text = f"{text} Or, if they are [batch, seq, heads, dim], use {TURNED}."
+    error.args = (text,)
     return error
+
+
+TURNED = ("query.transpose(1, 2), key.transpose(1, 2) and value.transpose(1, 2), or froghopper.torch.attention, which "
+          "has that layout")
 
 
 OF_HEADS = re.compile("the number of heads of key must divide|query, key and value must have equally many heads")

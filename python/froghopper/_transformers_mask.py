@@ -31,6 +31,7 @@ class Mask(BlockMask):
     end       [batch] int32: the end of those that count; None for all
     rows      [batch] int32: how many rows of q count, the first ones; None for all
     ends      [sequences + 1] int32: packed sequences in the batch, as cu_seqlens; longest is the longest of them
+    of_tokens an attention_mask of the caller's is in it
 
     It has the shape of a matrix, [batch, 1, queries, keys], may be sliced where that leaves all of it, and has no type:
     to() moves it to a device. Whatever else is done to a matrix (arithmetic, functions of torch, other attributes)
@@ -47,6 +48,7 @@ class Mask(BlockMask):
     longest: int | None = None
     first: int = 0
     chunk: int = 0
+    of_tokens: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]: return self.made_for[0], 1, *self.made_for[1:]
@@ -81,7 +83,7 @@ class Mask(BlockMask):
     def __repr__(self) -> str:
         """Without the numbers of tensors: reading them would wait for their device."""
         said = [f"{name}={list(x.shape) if isinstance(x, Tensor) else x}" for name, x in vars(self).items()
-                if x is not None and not (type(x) is int and x == 0)]
+                if x is not None and name != "of_tokens" and not (type(x) is int and x == 0)]
         return f"Mask({', '.join(said)})"
 
     __str__ = __repr__

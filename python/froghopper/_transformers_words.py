@@ -2,6 +2,7 @@
 """What froghopper.torch says of its arguments, in the words of transformers' attention interface: the names that models
 hand over, and the module or the field of its config that a value comes from."""
 import re
+import sys
 from typing import Any
 
 import torch
@@ -77,12 +78,24 @@ def refuse(module: torch.nn.Module, mask: Any, dropout: float, position_bias: Te
     for name, value in others.items():
         if name in CHANGES and value is not None and value is not False:
             raise Unsupported(f"{type(module).__name__} has {name}; {CHANGES[name]}")
+    if wants_weights(module, others):
+        raise Unsupported(f"{type(module).__name__} has output_attentions; {CHANGES['output_attentions']}")
     if cache is not None: raise Unsupported(f"cache is a {type(cache).__name__}; {CHANGES['block_table']}")
     if mask is not None and not isinstance(mask, Mask):
         shape = list(mask.shape) if isinstance(mask, Tensor) else ""
         raise Unsupported(f"{type(module).__name__} has attention_mask, a {type(mask).__name__} {shape}; froghopper "
                           f"reads masks that transformers makes for it, not matrices. Give padding as [batch, "
                           f"tokens]. {EAGER}")
+
+
+def wants_weights(module: torch.nn.Module, others: dict[str, Any]) -> bool:
+    """Whether the model was asked for weights, by its call or its config, also where it keeps that from its layers: it
+    would return as many as it gets, which is none, and say nothing."""
+    if is_compiling(): return False  # which cannot look into what follows
+    collected = getattr(sys.modules.get("transformers.utils.output_capturing"), "_active_collector", None)
+    if collected is not None: return any("attentions" in name for name in collected.get() or ())
+    config = getattr(module, "config", None)
+    return bool(getattr(config, "output_attentions", False)) and others.get("output_attentions") is None
 
 
 def dropout_field(module: torch.nn.Module, dropout: float) -> str:
@@ -111,7 +124,8 @@ _told: list[bool] = []
 
 def warn_of_packing(module: Any, query: Tensor, mask: Mask, positions: Any) -> None:
     """A warning, once, where positions begin again within a row and no mask says where sequences end: transformers
-    finds packed sequences by their positions where there is no cache, and with one says nothing of them."""
+    finds packed sequences by their positions where there is neither a cache nor an attention_mask, and with one of
+    these says nothing of them."""
     if _told or query.shape[2] < 2 or not mask.causal or getattr(module, "layer_idx", 0) != 0: return
     if not mask.begin is mask.end is mask.rows is mask.ends is None: return
     if type(positions) is not Tensor or positions.ndim != 2 or positions.shape[1] != query.shape[2]: return
@@ -121,6 +135,8 @@ def warn_of_packing(module: Any, query: Tensor, mask: Mask, positions: Any) -> N
         _on_gpus.append(True)
     if not bool((positions.diff() <= 0).any()): return
     _told.append(True)
+    beside, leave = "a KV cache", ""
+    if mask.of_tokens: beside, leave = "an attention_mask or a KV cache", "Leave out attention_mask. "
     warn_user("froghopper.transformers: position_ids begin again within the row, as those of packed sequences do, but "
-              "beside a KV cache transformers does not tell attention of them, and each sequence attends to those "
-              "before it. Give the model use_cache=False, or cu_seq_lens_q, cu_seq_lens_k and their lengths.")
+              f"beside {beside} transformers does not tell attention of them, and each sequence attends to those "
+              f"before it. {leave}Give the model use_cache=False, or cu_seq_lens_q, cu_seq_lens_k and their lengths.")

@@ -114,9 +114,10 @@ OF_8_BITS = ("scale_q", "scale_k", "scale_v", "mean_k", "mean_v", "out_dtype", "
 # The same where a sequence lies on several devices.
 ON_ONE_DEVICE = ("seqused_q", "seqused_k", "seqused_kv", "attention_chunk", "out", "accumulate")
 # What a function says that is not given these.
-LESS: dict[tuple[str, ...], str] = {("paged_attention", "block_table"):
-        "Give it; for a cache without pages use froghopper.torch.attention(q, k, v, seqused_kv=), and where K and V "
-        "are in one tensor give both parts of it."}
+LESS: dict[tuple[str, ...], str] = {
+    ("quantise", "q"): "Give q; for a cache of k and v alone use quantise(k, k, v, rotate=False), its k and v.",
+    ("paged_attention", "block_table"): "Give it; for a cache without pages use froghopper.torch.attention(q, k, v, "
+                                        "seqused_kv=), and where K and V are in one tensor give both parts of it."}
 # Without effect on results, here and there.
 HINTS = ("num_splits", "pack_gqa", "fa_version", "scheduler_metadata", "enable_gqa", "rotary_interleaved",
          "deterministic", "cp_tot_seqused_k", "implementation", "ver", "rel_bias_prep_cache", "dropout_rng")
@@ -141,8 +142,8 @@ ONLY: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("rotary_cos", "rotary_sin", "position_ids"),
                     (None, "q and k are rotated before the call here. Use froghopper.torch.norm_rotary, or append_kv "
                            "for new rows of a cache")),
-    **dict.fromkeys(("need_weights", "output_attentions"), (False, "weights are never there as a whole. Use "
-                                                                   "return_lse, or leave it out")),
+    **dict.fromkeys(("need_weights", "output_attentions", "return_weights", "return_attention_weights"),
+                    (False, "weights are never there as a whole. Use return_lse, or leave it out")),
     **dict.fromkeys(("use_cache", "past_key_values", "past_key_value"),
                     (False, "the caller keeps the cache here. Use append_kv for new rows, and give k and v with all "
                             "rows")),
@@ -300,6 +301,7 @@ tell: Callable[[dict[str, str]], None] = nothing_is_traced  # froghopper.torch h
 def translated(function: str, module: str, words: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     """The words as the function knows them, or TypeError that says what to use. known: its arguments."""
     found: dict[str, Any] = {}
+    said: dict[str, str] = {}  # words for what is found
     for word, value in words.items():
         if word in known: name = word
         elif ignored(word, value, known): continue
@@ -309,8 +311,8 @@ def translated(function: str, module: str, words: dict[str, Any], known: Collect
             raise InvalidType(f"{word} must be what the other list of ends is, as q and k have the same documents "
                               f"here, but differs. Use {name}, the ends in the rows of all ranks.")
         if name in found or (name != word and name in words):
-            raise InvalidType(f"{word} is given, which is {name} here, and {name} too. Leave out one.")
-        found[name] = converted(word, name, value)
+            raise InvalidType(f"{said.get(name, name)} and {word} are given, and mean the same here. Leave out one.")
+        found[name], said[name] = converted(word, name, value), word
         if name == "window" != word and words.get("causal") and isinstance(found[name], tuple) and found[name]:
             found[name] = (*found[name][:-1], None)  # FlashAttention does not read the bound to the right then
     return found

@@ -187,6 +187,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     The other arguments are those of flash_attn_func.
     """
     refuse(qv=qv)
+    if return_softmax_lse is not False: return_softmax_lse = plain(flag, "return_softmax_lse", return_softmax_lse)
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
     options |= scales_of(q, k, q_descale, k_descale, v_descale)
     options |= extras_of(q, dropout_p, alibi_slopes, s_aux, None, out)
@@ -253,7 +254,7 @@ def flash_attn_qkvpacked_func(qkv: Tensor, softmax_scale: float | None = None, c
         if qkv.ndim != 4 or num_heads_q is None or not 0 < num_heads_q < shape[2] or (shape[2] - num_heads_q) % 2:
             raise InvalidProblem("qkv must be [batch, seq, 3, heads, dim], or [batch, seq, num_heads_q + 2 heads_k, "
                                  f"dim] with num_heads_q, but has the shape {shape}, and num_heads_q is {num_heads_q}. "
-                                 "Give both of the latter.")
+                                 "Give five dimensions, or num_heads_q too.")
         heads_k = (shape[2] - num_heads_q) // 2
         q, k, v = torch.split(qkv, [num_heads_q, heads_k, heads_k], 2)
     found: Result = flash_attn_func(

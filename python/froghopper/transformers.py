@@ -113,7 +113,7 @@ def attention_mask(batch_size: int, q_length: int, kv_length: int, q_offset: int
     pattern = read(mask_function)
     shift = q_offset - kv_offset  # row i of q is at row i + shift of k
     mask = Mask(pattern.right == 0, (pattern.left, None if pattern.right == 0 else pattern.right),
-                (batch_size, q_length, kv_length), chunk=pattern.chunk)
+                (batch_size, q_length, kv_length), chunk=pattern.chunk, of_tokens=attention_mask is not None)
     if attention_mask is not None: check_tokens(attention_mask, batch_size)
     if pattern.sequence is not None:
         if attention_mask is not None or q_length != kv_length:

@@ -275,11 +275,23 @@ def test_a_machine_is_measured(found, tmp_path):
 
 
 @pytest.mark.parametrize("topology, wanted", [
-    ({"speed": 3}, "line 1 of the topology begins with \"speed\""), ("/nowhere/machine.txt", "can be read, but .*such"),
-    ({"slowdown": 0.5}, "topology.slowdown is 0.5"), (3, "topology must be what probe returns, or a file, but is 3"),
+    ({"speed": 3}, "topology must have the fields that probe returns, latency, .*, but has 'speed'. Leave it out"),
+    ({"bandwith": 3}, "has 'bandwith'. Did you mean bandwidth?"),
+    ({"bandwidth": "3 GB/s"}, r"topology\['bandwidth'\] must be a number, but is '3 GB/s'"),
+    ("/nowhere/machine.txt", "can be read, but .*such"), ({"slowdown": 0.5}, "topology.slowdown is 0.5"),
+    (3, "topology must be what probe returns, or a file, but is 3"),
 ])
 def test_figures_that_make_no_sense(topology, wanted):
     assert re.search(wanted, _parallel.explain("fwd f32 b1 hq4 hkv4 sq64 skv64 d64", 4, topology=topology))
+
+
+@pytest.mark.parametrize("line, wanted", [
+    ("fwd f32 b1 hq4 hkv4 sq1 skv64 d64", "not computed sq must be skv, .* but sq is 1 and skv 64. .*parallel.decode"),
+    ("fwd f32 b1 hq4 hkv4 sq64 skv64 d64 varlen tq64 tkv64", "not computed varlen must be left out over ranks"),
+    ("bwd e4m3 b1 hq4 hkv4 sq64 skv64 d64", "op is bwd; gradients")])
+def test_lines_are_answered_in_their_words(line, wanted):
+    for told in (_parallel.explain(line, 4), froghopper.explain(line, "h200") if "bwd" in line else ""):
+        if told: assert re.search(wanted, told) and "FH_" not in told and "->" not in told
 
 
 def test_compiled_functions(found):
@@ -297,6 +309,7 @@ def test_dtensors(found):
         assert not excess(o.double().numpy(), *exact["o"])
         assert same
         assert uneven[0] == "InvalidTensor" and "q must have 1 row on rank 0" in uneven[1]
+        assert uneven[1].endswith("Pad q, k and v to 4 rows, which DTensor divides alike.")
 
 
 def test_what_is_wrong_with_dtensors_of_one_rank_is_told_on_all(found):

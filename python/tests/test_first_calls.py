@@ -134,7 +134,8 @@ def test_help_has_all_that_is_public():
 def test_what_a_cache_is_told_in_its_own_words():
     def call(cache=CACHE, **words):
         return fa.flash_attn_with_kvcache(Q, cache, cache, **dict(cache_seqlens=USED) | words)
-    refused("a table of pages is given twice.*Leave one out", lambda: call(POOL, block_table=TABLE, page_table=TABLE))
+    refused("^page_table and block_table are given, and .* Leave out one",
+            lambda: call(POOL, block_table=TABLE, page_table=TABLE))
     refused("cache_seqlens must be int32.*Give it 2 numbers", lambda: call(cache_seqlens=USED[:1]))
     refused("k_cache must be .batch, seq, heads, dim.*Give it 4 dimensions", lambda: call(CACHE[0]))
     refused("Give cache_batch_idx or, for a pool of pages, page_table", lambda: call(POOL))

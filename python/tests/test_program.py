@@ -38,6 +38,15 @@ def test_what_it_says(words, code, said):
     assert (found.stdout if code else found.stderr) == ""
 
 
+def test_an_explanation_of_why_not_is_a_refusal():
+    """To who reads the exit code alone; what is known of the problem is told all the same."""
+    found = run("explain", LINE, "a100")
+    assert found.returncode == 2 and found.stderr.startswith('froghopper: target is "a100"') and not found.stdout
+    found = run("explain", LINE, "h100")
+    assert found.returncode == 2 and "nowhere: dtype is f32; " in found.stdout and not found.stderr
+    assert run("explain", LINE.replace("f32", "bf16"), "h100").returncode == 0  # it need not be here
+
+
 def test_info_has_json():
     found = json.loads(run("info", "--json").stdout)
     assert found["froghopper"] == froghopper.__version__ and pathlib.Path(found["library"]).exists()

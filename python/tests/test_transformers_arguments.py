@@ -301,3 +301,18 @@ def test_names_are_texts():
 def test_words_of_continuous_batching(given, sentence):
     from froghopper._transformers_paged import attention_forward as forward
     with pytest.raises(froghopper.Error, match=f"^{sentence}"): forward(**(PACKED | dict(module=Layer()) | given))
+
+
+def test_weights_that_layers_are_not_told_of():
+    """GPT-2 keeps output_attentions from its layers, and a config hands nothing to any: the tuple would be empty."""
+    ids = torch.randint(0, 61, (1, 9), generator=torch.Generator().manual_seed(3))
+    gpt2 = transformers.GPT2LMHeadModel._from_config(transformers.GPT2Config(
+        n_embd=64, n_layer=1, n_head=4, vocab_size=61), attn_implementation=NAME).eval()
+    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=96, vocab_size=61,
+        output_attentions=True)).eval()
+    llama.set_attn_implementation(NAME)
+    for call in (lambda: gpt2(ids, output_attentions=True), lambda: llama(ids)):
+        with pytest.raises(NotImplementedError, match="Attention has output_attentions; .*attn_implementation=\"eager"):
+            call()
+    for call in (lambda: gpt2(ids), lambda: llama(ids, output_attentions=False)): assert not call().attentions

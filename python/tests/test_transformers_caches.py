@@ -76,3 +76,14 @@ def test_packed_sequences_beside_a_cache_are_warned_of(monkeypatch):
     with torch.no_grad(), pytest.warns(UserWarning, match="position_ids begin again .* use_cache=False") as said:
         for _ in range(2): model(**packed)
     assert len(said) == 1
+
+
+def test_packed_sequences_beside_an_attention_mask_are_warned_of(monkeypatch):
+    """The mask alone switches them off, also without a cache: the way out leaves it out."""
+    monkeypatch.setattr(froghopper._transformers_words, "_told", [])
+    model = MODELS["llama"]().eval()
+    model.set_attn_implementation(NAME)
+    ids = torch.arange(9)[None]
+    packed = dict(input_ids=ids, position_ids=torch.cat([torch.arange(4), torch.arange(5)])[None], use_cache=False)
+    with torch.no_grad(), pytest.warns(UserWarning, match="beside an attention_mask or a KV cache .* Leave out attent"):
+        model(attention_mask=torch.ones_like(ids), **packed)

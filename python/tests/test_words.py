@@ -70,7 +70,7 @@ def test_tensors_and_results(framework):
     ("sm_margin", 8, NotImplementedError, "Use max_sms"),
     ("causl", True, TypeError, "has no argument causl. Did you mean causal"),
     ("bananas", True, TypeError, "has no argument bananas. It has accumulate, "),
-    ("softmax_scale", 2.0, TypeError, "softmax_scale is given, which is scale here, and scale too")])
+    ("softmax_scale", 2.0, TypeError, "^scale and softmax_scale are given, and mean the same here. Leave")])
 def test_explained(framework, word, value, kind, says):
     attention, array = framework()
     more = dict(scale=0.5) if word == "softmax_scale" else {}
@@ -104,7 +104,7 @@ def test_same_meaning_for_pages(theirs, ours):
     ("q_descale", 2.0, TypeError, "Use scale_q"), ("k_scale", 2.0, TypeError, "Did you mean scale_k"),
     ("cache_seqlens", 2, TypeError, "Did you mean seqused_kv"),
     ("dropout_p", 0.5, NotImplementedError, "Use dropout_p=0.0"),
-    ("page_table", [1], TypeError, "page_table is given, which is block_table here, and block_table too"),
+    ("page_table", [1], TypeError, "block_table and page_table are given, and mean the same"),
     ("bananas", True, TypeError, "of froghopper.torch has no argument bananas. It has alibi_slopes, ")])
 def test_explained_for_pages(word, value, kind, says):
     torch = pytest.importorskip("torch", reason="froghopper.torch needs torch, which is not installed")
