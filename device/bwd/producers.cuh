@@ -293,14 +293,15 @@ struct DqOrderSignaller {
     each_q_iteration<Kernel>(
         smem, params.heads_per_kv,
         [&](const WorkItem& item, int head, int q_tile, int left) {
+          // Of calls in phases each begins with counters of 0. Found before the wait, as others wait for the counter.
+          const ptx::u32 last = params.in_phases ? Kernel::ctas * tiles_in_order<V>(params, item, q_tile) - 1 : ~0u;
+          ptx::u32* const counter = params.dq_semaphore + dq_tile<V>(params, item, head, q_tile);
           if (left > 1)
             smem.q_ring.wait_released(iteration + 1);
           else
             smem.item_adds_issued.wait(q_loops++);
           smem.adds_seen.announce(iteration++);
-          // Of calls in phases each begins with counters of 0.
-          const ptx::u32 last = params.in_phases ? Kernel::ctas * tiles_in_order<V>(params, item, q_tile) - 1 : ~0u;
-          ptx::red_release_inc(params.dq_semaphore + dq_tile<V>(params, item, head, q_tile), last);
+          ptx::red_release_inc(counter, last);
         },
         [] {});
   }

@@ -155,6 +155,7 @@ def forward(setup: Setup, q: Array, k: Array, v: Array) -> Any:
 def backward(setup: Setup, kept: tuple[Array, ...], grads: tuple[Array, Array]) -> tuple[Array, Array, Array]:
     q, k, v, o, lse = kept
     dtype, rows = q.dtype, q.shape[1]
+    dq, dk, dv = (jnp.zeros(x.shape, jnp.float32) for x in (q, k, v))
 
     def add(at: Piece, causal: bool) -> None:
         """The gradients that a piece gives, in fp32."""
@@ -171,7 +172,6 @@ def backward(setup: Setup, kept: tuple[Array, ...], grads: tuple[Array, Array]) 
         dq = put(dq, found["q"], at.row)
         dk, dv = put(dk, found["k"], at.key), put(dv, found["v"], at.key)
 
-    dq, dk, dv = (jnp.zeros(x.shape, jnp.float32) for x in (q, k, v))
     add(Piece(0, rows, 0, rows), setup.causal)
     for peer in peers(setup):
         k, v, dk, dv = passed_on(setup, k, v, dk, dv)

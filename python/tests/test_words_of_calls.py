@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a third walk through the package met: each message names what the caller wrote, and a way out that works."""
+"""Calls with a mistake: each message names what the caller wrote, and a way out that works."""
+import re
+
 import numpy as np
 import pytest
 
 import froghopper
+from froghopper import _parallel
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -125,3 +128,12 @@ def test_explain_says_what_a_gpu_needs():
 def test_packed_heads_that_are_not_counted():
     told = said(lambda: fa.flash_attn_qkvpacked_func(torch.zeros(2, 9, 8, 64)))
     assert told.endswith("Give five dimensions, or num_heads_q too.")
+
+
+@pytest.mark.parametrize("line, wanted", [
+    ("fwd f32 b1 hq4 hkv4 sq1 skv64 d64", "not computed sq must be skv, .* but sq is 1 and skv 64. .*parallel.decode"),
+    ("fwd f32 b1 hq4 hkv4 sq64 skv64 d64 varlen tq64 tkv64", "not computed varlen must be left out over ranks"),
+    ("bwd e4m3 b1 hq4 hkv4 sq64 skv64 d64", "op is bwd; gradients")])
+def test_lines_are_answered_in_their_words(line, wanted):
+    for told in (_parallel.explain(line, 4), froghopper.explain(line, "h200") if "bwd" in line else ""):
+        if told: assert re.search(wanted, told) and "FH_" not in told and "->" not in told
