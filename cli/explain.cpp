@@ -57,14 +57,14 @@ int run(const std::vector<std::string>& lines, const std::string& target, bool j
     return complain(exit_bad_input, text("\"{}\" is a file, but explain takes a problem line. Give one of its lines; "
                                          "check, bench and prepare take files.",
                                          lines[0]));
-  if (!problem) {
-    const Failure& why = problem.failure();
-    if (json)
-      std::printf("%s\n", without_plan(lines[0], target, why.status, in_words_of_lines(why.text)).dump().c_str());
-    return json ? exit_code_of(why.status) : complain(exit_code_of(why.status), in_words_of_lines(why.text));
-  }
+  const auto refused = [&](const Failure& why, const std::string& said) {
+    if (!json) return complain(exit_code_of(why.status), said);
+    std::printf("%s\n", without_plan(lines[0], target, why.status, said).dump().c_str());
+    return exit_code_of(why.status);
+  };
+  if (!problem) return refused(problem.failure(), in_words_of_lines(problem.failure().text));
   const auto where = read_target(target.c_str());
-  if (!where) return complain(where.failure());
+  if (!where) return refused(where.failure(), where.failure().text);
   const Explanation explanation = explain(*problem, *where);  // a refusal with its reason is a result too
   const std::string said = json ? as_json(*problem, target, *where, explanation).dump() : explanation.text;
   std::printf("%s\n", said.c_str());

@@ -183,7 +183,8 @@ FH_API fh_status fh_cp_plan_create(const fh_cp_problem* problem, const char* tar
 FH_API void fh_cp_plan_destroy(fh_cp_plan* plan); /* NULL: nothing happens */
 
 /* The rows that a rank holds, in order: at most two ranges, in FH_CP_BY_DOCUMENT two for each document, which are not
- * empty and do not touch. Writes at most `capacity` ranges to `ranges`, and their number to *count. */
+ * empty and do not touch. Writes at most `capacity` ranges to `ranges`; *count becomes how many there are, which may be
+ * more. */
 FH_API fh_status fh_cp_plan_rows(const fh_cp_plan* plan, int64_t rank, fh_cp_range* ranges, int64_t capacity,
                                  int64_t* count);
 FH_API uint64_t fh_cp_plan_workspace_bytes(const fh_cp_plan* plan); /* what fh_cp_plan_run needs on this rank */
@@ -237,8 +238,8 @@ typedef struct fh_cp_transport {
   void (*cancel)(void* context);
   /* May be NULL. Returns a text about the last failure, which the library copies at once. */
   const char* (*error)(void* context);
-  /* May be NULL: then digests go through `exchange` on the CPU, and are not compared on a GPU. Writes the digest of
-   * each rank to digests[0 .. ranks - 1], and returns when all are there. */
+  /* May be NULL: then digests go through `exchange` on the CPU, and are not compared on a GPU or with peer copies.
+   * Writes the digest of each rank to digests[0 .. ranks - 1], and returns when all are there. */
   int (*agree)(void* context, uint64_t digest, uint64_t* digests);
   /* FH_CP_PEER_COPIES: `exchange` goes by peer_offset, and a plan without it is refused. */
   fh_cp_transfers transfers;

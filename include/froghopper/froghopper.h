@@ -205,7 +205,7 @@ typedef struct fh_problem {
 
   /* More of what is computed. */
   /* Nonzero: o is multiplied by 1 / (1 + exp(-tensors.gate)), element by element, before it is rounded; lse and
-   * max_logit are not. Not with accumulate: several calls share o, and have no gate of their own. */
+   * max_logit are not. Not with accumulate or phases: several calls share o, and have no gate of their own. */
   int32_t gate;
   /* Forward: o is merged in f32 in o_sum, and the last call rounds it to o. Backward: grad_q is summed in the
    * workspace, one for all calls and theirs until the last, which writes it, and grad_sink. What only the last writes

@@ -73,7 +73,8 @@ def refuse(module: torch.nn.Module, mask: Any, dropout: float, position_bias: Te
     """NotImplementedError for what the library does not compute."""
     if dropout:
         raise Unsupported(f"dropout must be 0, as attention weights are not dropped here, but is {dropout}. Set it "
-                          f"to 0 in the config{dropout_field(module, dropout)}, or call eval().")
+                          f"to 0 in the config{dropout_field(module, dropout)}, before the model is made: its layers "
+                          "keep the number. Or call eval().")
     if position_bias is not None: raise Unsupported(f"position_bias is given; scores have no bias here. {EAGER}")
     for name, value in others.items():
         if name in CHANGES and value is not None and value is not False:

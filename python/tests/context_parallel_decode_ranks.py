@@ -158,8 +158,10 @@ def different(rank, size):
         "softcap": dict(softcap=1.0 + rank),
         "numbers of a sink, sharded": dict(heads="sharded", sink=other_sink),
         "nothing": whole,
+        "newest on both": dict(q=drawn(1, 2, 4, 8, seed=1), newest=True),
     }
-    return {name: caught(lambda options=options: cp.decode(q, k, v, **options)) for name, options in given.items()}
+    def call(options): return cp.decode(**(dict(q=q, k=k, v=v) | options))
+    return {name: caught(lambda options=options: call(options)) for name, options in given.items()}
 
 
 def refused(rank, size):

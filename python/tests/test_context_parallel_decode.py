@@ -97,6 +97,7 @@ def test_o_alone_and_gradients(found):
     ("no sink, sharded", "sink must be the same .* is None on rank 0 and given on rank 1"),
     ("softcap", "softcap must be the same .* is 1.0 on rank 0 and 2.0 on rank 1"),
     ("numbers of a sink, sharded", None),
+    ("newest on both", "newest must be True on one rank, .* but for sequence 0 it is on ranks 0 and 1"),
     ("nothing", None),
 ])
 def test_ranks_that_differ(found, case, text):

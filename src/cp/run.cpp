@@ -264,8 +264,8 @@ Result<void> Run::agree(uint64_t mine) {
     return Failure{
         FH_INVALID_PROBLEM,
         text("rank {} is about to compute something else than rank {}: digests {:016x} and {:016x}. All fields of "
-             "fh_cp_problem but rank, FROGHOPPER_CP_TOPOLOGY and _CHUNKS, call and whether grad_lse is given must be "
-             "the same on all.",
+             "fh_cp_problem but rank, and of whole, FROGHOPPER_CP_TOPOLOGY and _CHUNKS, call and whether grad_lse is "
+             "given must be the same on all.",
              peer, plan_.rank, digests_[peer], mine)};
   }
   return {};
