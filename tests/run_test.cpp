@@ -245,7 +245,7 @@ TEST(run, a_bad_workspace_is_refused) {
             "workspace is NULL; this plan needs 8 bytes (fh_plan_workspace_bytes). Give it GPU memory.");
   EXPECT_EQ(refusal(workspace, 7),
             "workspace_bytes is 7; this plan needs 8 (fh_plan_workspace_bytes). Give it more.");
-  EXPECT_NE(refusal(workspace + 128, 8).find("workspace must be at a multiple of 256 bytes, as what "),
+  EXPECT_NE(refusal(workspace + 128, 8).find("workspace must be at a multiple of 256 bytes, as memory "),
             std::string::npos);
 }
 
