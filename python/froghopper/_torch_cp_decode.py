@@ -162,8 +162,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor | None, seqused
     held = groups.resolved(group)
     cache = Cache(k, v, block_table, max_seqlen_kv, softcap, scale)
     ranks, of_part = held.size(), (seqused_kv, newest_of, newest)
-    of_batch = newest_of.tolist() if newest_of is not None and q.is_cpu else [newest] * q.shape[0]
-    agreed = functools.partial(agree, held, q, v, sink, heads, softcap, scale, of_batch)
+    agreed = functools.partial(agree, held, q, v, sink, heads, softcap, scale,
+                               newest if newest_of is None else newest_of)
     if heads == "all":
         part = agreed(functools.partial(part_of, q, cache, *of_part))
         parts = groups.gathered(held, part)
@@ -195,7 +195,7 @@ def part_of(q: Tensor, cache: Cache, used: Tensor | None, newest_of: Tensor | No
 
 
 def agree(group: Any, q: Tensor, v: Tensor, sink: Tensor | None, heads: Heads, softcap: float, scale: float | None,
-          newest: list[bool], made: Callable[[], Tensor]) -> Tensor:
+          newest: bool | Tensor, made: Callable[[], Tensor]) -> Tensor:
     """What this rank makes, once all have; on the CPU also once all have given the same of what they must give alike.
     What one cannot make it refuses, before others wait for it. With heads="sharded" a rank's sink has its own numbers.
     """
@@ -207,9 +207,12 @@ def agree(group: Any, q: Tensor, v: Tensor, sink: Tensor | None, heads: Heads, s
         found.append(made())
         return {"heads": heads, "dtype of q": calls.name_of(q.dtype), "the shape of q": list(q.shape),
                 "dim of v": v.shape[-1], "softcap": softcap, "scale": scale, "sink": of_sink}
-    said = groups.agree(group, "decode", same, lambda: {"newest": newest})
+    def own() -> dict[str, Any]:
+        if q.shape[1] == 1: return {"newest": []}  # it says nothing then
+        return {"newest": newest.tolist() if isinstance(newest, Tensor) else [newest] * q.shape[0]}
+    said = groups.agree(group, "decode", same, own)
     for sequence, of_ranks in enumerate(zip(*(each["newest"] for each in said))):
-        if q.shape[1] > 1 and sum(of_ranks) > 1:
+        if sum(of_ranks) > 1:
             those = " and ".join(str(rank) for rank, has in enumerate(of_ranks) if has)
             raise InvalidProblem(f"newest must be True on one rank, which has the newest rows of a sequence, but for "
                                  f"sequence {sequence} it is on ranks {those}. Give newest=False on the others.")

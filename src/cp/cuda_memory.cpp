@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cp: what a plan on a GPU does to memory in addition to attention: by kernels of the library, but for fills, dense
-// copies and copies that are not aligned, which the driver makes.
+// cp: what a plan on a GPU does to memory in addition to attention: by kernels of the library, but for fills, copies
+// of one row and copies that are not aligned, which the driver makes.
 #include <froghopper/cp.h>
 
 #include "contract/elementwise.h"
