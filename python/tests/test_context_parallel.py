@@ -211,6 +211,7 @@ def test_shard_by_document_has_a_gradient(found):
     ("CHUNKS of none", "^FROGHOPPER_CP_CHUNKS must .* is not set on rank 0 and 2 on rank 2"),
     ("CHUNKS of one", "^FROGHOPPER_CP_CHUNKS must .* is 0 on rank 0 and x on rank 2"),
     ("TOPOLOGY", "^the file of FROGHOPPER_CP_TOPOLOGY must .* checksum .* on rank 0 and not readable .* on rank 2"),
+    ("LOCAL_WORLD_SIZE", "^LOCAL_WORLD_SIZE, .* but stands for 3 on rank 0 and 1 on rank 2. Give all ranks the same."),
     ("documents, batch", "q must have a batch of 1 with cu_seqlens, .* but has 2"),
 ])
 def test_ranks_that_disagree_are_told_so(found, name, wanted):
