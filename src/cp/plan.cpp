@@ -9,6 +9,7 @@
 #include "src/base/text.hpp"
 #include "src/cp/agreement.hpp"
 #include "src/cp/chunks.hpp"
+#include "src/cp/errors.hpp"
 #include "src/cp/grid.hpp"
 #include "src/cp/time.hpp"
 
@@ -18,7 +19,7 @@ namespace {
 constexpr fh_cp_scheme schemes[] = {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL, FH_CP_ALL_TO_ALL_RING,
                                     FH_CP_ALL_TO_ALL_GATHER};
 
-Failure of_library(fh_status status) { return {status, fh_last_error()}; }
+Failure of_library(fh_status status) { return {status, words_of_library()}; }
 
 struct Candidate {
   Job job;  // with heads_ranks and chunks

@@ -10,6 +10,7 @@
 #include "src/base/text.hpp"
 #include "src/cp/addresses.hpp"
 #include "src/cp/agreement.hpp"
+#include "src/cp/errors.hpp"
 #include "src/cp/memory.hpp"
 #include "src/cp/plan.hpp"
 #include "src/cp/refusals.hpp"
@@ -152,7 +153,7 @@ Result<void> Run::transport_failed(const char* name, int code) const {
 }
 
 Result<void> Run::memory_failed(const char* name, int code, bool is_own_kernel) const {
-  return callback_failed("memory", name, code, plan_.rank, is_own_kernel ? fh_last_error() : nullptr);
+  return callback_failed("memory", name, code, plan_.rank, is_own_kernel ? words_of_library().c_str() : nullptr);
 }
 
 Result<void> Run::gather_words() {
@@ -312,7 +313,7 @@ Result<void> Run::step(const Attend& s) {
   void* const at_own = plan_.workspace > own ? static_cast<char*>(workspace_) + own : nullptr;
   const fh_status status = fh_plan_run(plan_.attention[s.problem].get(), &x, at_own, plan_.workspace - own, stream_);
   if (status == FH_OK) return {};
-  return Failure{status, text("attention of rank {}: {}", plan_.rank, fh_last_error())};
+  return Failure{status, text("attention of rank {}: {}", plan_.rank, words_of_library())};
 }
 
 }  // namespace
