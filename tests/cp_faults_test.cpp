@@ -219,7 +219,7 @@ TEST(ContextParallelFaults, what_cannot_be_run_is_said) {
        "fh_cp_plan_run: transport.exchange must be a function where a plan has 4 ranks, but is NULL. Set exchange "
        "and "},
       {[](Given& g) { g.transport.wait = nullptr; }, "transport.wait must be a function where a plan has 4 ranks"},
-      {[](Given& g) { g.transport.rank = 3 - g.transport.rank; }, "but the plan is of rank"},
+      {[](Given& g) { g.transport.rank = 3 - g.transport.rank; }, ". Give both the same rank and ranks."},
       {[](Given& g) { g.tensors.grad_o = g.tensors.q; }, "tensors.grad_o is given, but"},
       {[](Given& g) { g.tensors.sink = g.tensors.lse; }, "tensors.sink is given, but"},
       {[](Given& g) { g.tensors.o = nullptr; }, "tensors.o is NULL, but this plan needs it. Set it."},

@@ -26,8 +26,8 @@ std::string refused_transport(const fh_cp_plan& plan, const fh_cp_transport* giv
         "fh_cp_nccl_transport and fh_cp_copy_transport do.",
         missing, ranks);
   if (transport.ranks != ranks || transport.rank != plan.rank)
-    return text("transport is rank {} of {}, but the plan is of rank {} of {}.", transport.rank, transport.ranks,
-                plan.rank, ranks);
+    return text("transport is rank {} of {}, but the plan is of rank {} of {}. Give both the same rank and ranks.",
+                transport.rank, transport.ranks, plan.rank, ranks);
   if (transport.transfers == FH_CP_PEER_COPIES && !plan.job.peer_copies)
     return "transport writes to workspaces of peers, but the plan does not say where. Make the plan with transfers "
            "set to FH_CP_PEER_COPIES.";
