@@ -143,16 +143,21 @@ TEST(cores, of_the_environment) {
   EXPECT_EQ(counted_with(nullptr, "1"), "1");
   EXPECT_EQ(counted_with(nullptr, "1,4"), "1");
   EXPECT_EQ(counted_with("", ""), usual);
-  EXPECT_EQ(counted_with("99999999", nullptr), "65536");
+  EXPECT_EQ(counted_with("4096", nullptr), "4096");
   const auto ignored = [&](const std::string& variable, const std::string& value) {
     return usual + " the environment's " + variable + " is \"" + value +
-           "\" and is ignored: it must be a number of threads above 0.";
+           "\" and is ignored: it must be a number of threads " +
+           (variable == "FROGHOPPER_THREADS" ? "from 1 to 4096." : "above 0.");
   };
-  for (const char* wrong : {"abc", "4abc", "0", "-3", "99999999999999999999", "1.5", "2,3"}) {
+  for (const char* wrong : {"abc", "4abc", "0", "-3", "4097", "1000000000", "99999999999999999999",
+                            "-99999999999999999999", "1e3", "1.5", "2,3"}) {
     EXPECT_EQ(counted_with(wrong, nullptr), ignored("FROGHOPPER_THREADS", wrong));
     EXPECT_EQ(counted_with("2", wrong), "2");  // not asked for
   }
-  EXPECT_EQ(counted_with(nullptr, "many"), ignored("OMP_NUM_THREADS", "many"));
+  for (const char* wrong : {"many", "-99999999999999999999", "99999999999999999999x"})
+    EXPECT_EQ(counted_with(nullptr, wrong), ignored("OMP_NUM_THREADS", wrong));
+  for (const char* no_bound : {"1000000000", "99999999999999999999", "99999999999999999999,2"})
+    EXPECT_EQ(counted_with(nullptr, no_bound), usual);
 }
 
 }  // namespace

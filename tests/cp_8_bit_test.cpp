@@ -152,5 +152,22 @@ TEST(ContextParallel8Bit, scales_are_needed_and_nothing_else_has_them) {
   }
 }
 
+// The user has called fh_cp_plan_run, not what it calls.
+TEST(ContextParallel8Bit, a_failure_of_the_attention_names_one_function) {
+  CpCase c;
+  c.whole = of_8_bits(small(8), FH_E4M3);
+  CpTensors t = test::inputs(c);
+  t.o = test::empty_whole(c.whole, &CpTensors::o, Element::bf16);
+  const test::CpPlan plan = test::plan_of(c, FH_FORWARD, 0);
+  fh_cp_tensors x = test::cp_tensors(t, FH_FORWARD);
+  const std::vector<float> zeros(static_cast<size_t>(c.whole.heads_kv), 0);
+  x.scale_k = zeros.data();
+  const test::Workspace workspace(fh_cp_plan_workspace_bytes(plan.get()));
+  EXPECT_EQ(fh_cp_plan_run(plan.get(), nullptr, nullptr, &x, workspace.data(), workspace.bytes(), nullptr),
+            FH_INVALID_TENSOR);
+  const std::string said = fh_cp_last_error();
+  EXPECT_EQ(said.find("fh_cp_plan_run: attention of rank 0: scale_k of "), 0u) << said;
+}
+
 }  // namespace
 }  // namespace froghopper

@@ -258,8 +258,10 @@ TEST(ContextParallelCopies, says_what_is_wrong) {
     EXPECT_NE(fh_cp_copy_transport(&p, &t), FH_OK);
     return std::string(fh_cp_last_error());
   };
-  EXPECT_NE(text_of([](fh_cp_peers& p) { p.ranks = 1; }).find("ranks is 1"), std::string::npos);
-  EXPECT_NE(text_of([](fh_cp_peers& p) { p.signals = nullptr; }).find("signals is NULL"), std::string::npos);
+  EXPECT_NE(text_of([](fh_cp_peers& p) { p.ranks = 1; }).find("peers.ranks is 1 and peers.rank 0, but"),
+            std::string::npos);
+  EXPECT_EQ(text_of([](fh_cp_peers& p) { p.signals = nullptr; }),
+            "fh_cp_copy_transport: peers.signals must have an address for each of 2 ranks, but is NULL. Set it.");
   EXPECT_NE(text_of([](fh_cp_peers& p) { p.size = 3; }).find("size is 3"), std::string::npos);
   EXPECT_NE(text_of([](fh_cp_peers& p) { p.library = "libm.so.6"; }).find("libm.so.6 has no cuMemcpyAsync"),
             std::string::npos);
@@ -267,7 +269,15 @@ TEST(ContextParallelCopies, says_what_is_wrong) {
   EXPECT_NE(text_of([](fh_cp_peers&) {}).find("no waits for 64 bits"), std::string::npos);
   fake_cuda_set_64_bits(1);
   void* const none[2] = {memory, nullptr};
-  EXPECT_NE(text_of([&](fh_cp_peers& p) { p.workspaces = none; }).find("workspaces[1]"), std::string::npos);
+  EXPECT_EQ(
+      text_of([&](fh_cp_peers& p) { p.workspaces = none; }),
+      "fh_cp_copy_transport: peers.workspaces[1] must be the address of the memory of rank 1 in this process, but "
+      "is NULL. Map it.");
+  uint64_t words[2] = {};
+  uint64_t* const odd[2] = {words, reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(words) + 1)};
+  EXPECT_NE(
+      text_of([&](fh_cp_peers& p) { p.signals = odd; }).find("peers.signals[1] must be at a multiple of 8, but is"),
+      std::string::npos);
   EXPECT_EQ(fh_cp_copy_transport(nullptr, &t), FH_INVALID_TENSOR);
   EXPECT_STREQ(fh_cp_last_error(), "fh_cp_copy_transport: peers must point to your peers, but is NULL. Set it.");
   struct {

@@ -7,110 +7,18 @@
 #include <atomic>
 #include <barrier>
 
-#include "tests/support/cp_attention.hpp"
+#include "tests/support/cp_given.hpp"
 
 namespace froghopper {
 namespace {
 
 using test::CpCase;
 using test::CpTensors;
-using test::Numbers;
-
-CpCase small(fh_cp_scheme scheme) {
-  CpCase c;
-  c.whole.dtype = FH_F32;
-  c.whole.batch = 1, c.whole.heads_q = 4, c.whole.heads_kv = 2, c.whole.seq_q = c.whole.seq_kv = 30;
-  c.whole.dim_qk = 16, c.whole.causal = 1, c.whole.max_sms = 1;
-  c.ranks = 4, c.scheme = scheme;
-  return c;
-}
-
-// What one rank gives to the call; a test spoils some of it.
-struct Given {
-  CpCase c;
-  fh_cp_tensors tensors;
-  fh_cp_transport transport;
-  int32_t check_interval;
-};
-struct Outcome {
-  fh_status status = FH_OK;
-  std::string text;
-  Numbers o;
-};
-
-std::vector<Outcome> run(const CpCase& c, fh_op op, test::Ranks& ranks,
-                         const std::function<void(int64_t rank, Given&)>& spoil) {
-  CpTensors whole = test::inputs(c);
-  test::run_alone(c, whole);
-  std::vector<Outcome> outcomes(static_cast<size_t>(c.ranks));
-  test::on_all_ranks(c.ranks, [&](int64_t rank) {
-    Outcome& mine = outcomes[static_cast<size_t>(rank)];
-    Given given{c, {}, ranks.transport(rank), 0};
-    const std::vector<fh_cp_range> held = test::rows_held(test::plan_of(c, op, rank).get(), rank);
-    CpTensors t;
-    for (Numbers CpTensors::*x : {&CpTensors::q, &CpTensors::k, &CpTensors::v, &CpTensors::o, &CpTensors::lse,
-                                  &CpTensors::grad_o, &CpTensors::grad_q, &CpTensors::grad_k, &CpTensors::grad_v})
-      t.*x = test::shard_of(whole.*x, test::layout_of(c.whole, x), held);
-    if (op == FH_FORWARD) t.o = Numbers(Element::f32, t.o.count());
-    given.tensors = test::cp_tensors(t, op);
-    spoil(rank, given);
-    fh_cp_problem p = fh_cp_problem_init();
-    given.c.whole.op = op;
-    p.whole = &given.c.whole, p.ranks = c.ranks, p.rank = rank, p.scheme = given.c.scheme;
-    p.check_interval = given.check_interval;
-    if (!given.c.documents.empty()) p.cu_seqlens = given.c.documents.data(), p.documents = 2;
-    fh_cp_plan* made = nullptr;
-    mine.status = fh_cp_plan_create(&p, "cpu", &made);
-    mine.o = t.o;
-    if (mine.status != FH_OK) {
-      mine.text = fh_cp_last_error();
-      return given.transport.cancel(given.transport.context);
-    }
-    const test::CpPlan plan(made);
-    const test::Workspace workspace(fh_cp_plan_workspace_bytes(made));
-    mine.status =
-        fh_cp_plan_run(made, &given.transport, nullptr, &given.tensors, workspace.data(), workspace.bytes(), nullptr);
-    if (mine.status != FH_OK) mine.text = fh_cp_last_error();
-    mine.o = t.o;
-  });
-  return outcomes;
-}
-
-bool untouched(const Numbers& x) {
-  for (int64_t i = 0; i < x.count(); ++i)
-    if (!std::isnan(x.at(i))) return false;
-  return true;
-}
-
-TEST(ContextParallelFaults, ranks_that_disagree_all_get_an_error) {
-  const std::function<void(int64_t, Given&)> differences[] = {
-      [](int64_t rank, Given& g) {
-        if (rank == 2) g.c.whole.scale = 0.5f;
-      },
-      [](int64_t rank, Given& g) {
-        if (rank == 1) g.c.whole.causal = 0, g.c.whole.window_right = 3, g.c.scheme = FH_CP_ALL_GATHER;
-      },
-      [](int64_t rank, Given& g) {
-        if (rank == 3) g.tensors.call = 1;
-      },
-      [](int64_t rank, Given& g) {
-        if (rank == 0) g.c.scheme = FH_CP_ALL_TO_ALL;
-      },
-      [](int64_t rank, Given& g) {  // one document ends elsewhere
-        g.c.scheme = FH_CP_ALL_TO_ALL;
-        g.c.documents = {0, rank == 2 ? 7 : 8, g.c.whole.seq_q};
-      },
-  };
-  for (const auto& difference : differences) {
-    test::Ranks ranks(4);
-    for (const Outcome& outcome : run(small(FH_CP_RING), FH_FORWARD, ranks, difference)) {
-      EXPECT_EQ(outcome.status, FH_INVALID_PROBLEM) << outcome.text;
-      EXPECT_NE(outcome.text.find("something else than rank"), std::string::npos) << outcome.text;
-      EXPECT_TRUE(untouched(outcome.o));
-    }
-    EXPECT_EQ(ranks.bytes_moved, 0u);
-  }
-}
+using test::Given;
+using test::Outcome;
+using test::untouched;
+constexpr auto small = test::small_of;
+constexpr auto run = test::run_given;
 
 TEST(ContextParallelFaults, a_rank_that_refuses_its_arguments_tells_the_others) {
   test::Ranks ranks(4);
@@ -156,7 +64,7 @@ TEST(ContextParallelFaults, a_rank_with_the_transport_of_another_tells_the_other
     });
     for (size_t rank = 0; rank < 4; ++rank) {
       EXPECT_EQ(outcomes[rank].status, rank == 1 ? FH_INVALID_TENSOR : FH_INVALID_PROBLEM) << outcomes[rank].text;
-      const char* const words = rank == 1 ? "transport " : "refuses its arguments";
+      const char* const words = rank == 1 ? "transport" : "refuses its arguments";
       EXPECT_NE(outcomes[rank].text.find(words), std::string::npos) << outcomes[rank].text;
       EXPECT_TRUE(untouched(outcomes[rank].o));
     }
@@ -230,15 +138,6 @@ TEST(ContextParallelFaults, a_plan_of_a_gpu_that_was_only_named_calls_nothing) {
   x.q = tensors, x.k = tensors + (1 << 14), x.v = tensors + (2 << 14), x.o = tensors + (3 << 14);
   EXPECT_EQ(said().first, FH_NO_DEVICE);
   EXPECT_NE(said().second.find("a GPU that was only named"), std::string::npos) << said().second;
-}
-
-TEST(ContextParallelFaults, a_gradient_of_lse_is_given_by_all_ranks_or_by_none) {
-  test::Ranks ranks(4);
-  std::vector<float> grad_lse(1000);
-  for (const Outcome& outcome : run(small(FH_CP_RING), FH_BACKWARD, ranks, [&](int64_t rank, Given&g) {
-         if (rank == 0) g.tensors.grad_lse = grad_lse.data();
-       }))
-    EXPECT_EQ(outcome.status, FH_INVALID_PROBLEM) << outcome.text;
 }
 
 TEST(ContextParallelFaults, addresses_are_looked_at_before_anything_moves) {
@@ -316,11 +215,14 @@ TEST(ContextParallelFaults, a_transport_that_fails_ends_the_call_on_every_rank) 
 
 TEST(ContextParallelFaults, what_cannot_be_run_is_said) {
   const std::pair<std::function<void(Given&)>, const char*> wrong[] = {
-      {[](Given& g) { g.transport.wait = nullptr; }, "transport has no exchange or no wait"},
-      {[](Given& g) { g.transport.rank = 3 - g.transport.rank; }, "but the plan is of rank"},
+      {[](Given& g) { g.transport.exchange = nullptr; },
+       "fh_cp_plan_run: transport.exchange must be a function where a plan has 4 ranks, but is NULL. Set exchange "
+       "and "},
+      {[](Given& g) { g.transport.wait = nullptr; }, "transport.wait must be a function where a plan has 4 ranks"},
+      {[](Given& g) { g.transport.rank = 3 - g.transport.rank; }, ". Give both the same rank and ranks."},
       {[](Given& g) { g.tensors.grad_o = g.tensors.q; }, "tensors.grad_o is given, but"},
       {[](Given& g) { g.tensors.sink = g.tensors.lse; }, "tensors.sink is given, but"},
-      {[](Given& g) { g.tensors.o = nullptr; }, "tensors.o is NULL"},
+      {[](Given& g) { g.tensors.o = nullptr; }, "tensors.o is NULL, but this plan needs it. Set it."},
       {[](Given& g) { g.tensors.size = 8; }, "fh_cp_tensors.size is 8; it must hold sizeof(fh_cp_tensors)"},
       {[](Given& g) { g.tensors.size = 9999; }, "fh_cp_tensors.size is 9999"},
       {[](Given& g) { g.transport.size = static_cast<size_t>(-1); }, "fh_cp_transport.size is 18446744073709551615"},
@@ -334,6 +236,30 @@ TEST(ContextParallelFaults, what_cannot_be_run_is_said) {
   }
 }
 
+TEST(ContextParallelFaults, no_transport_and_no_memory) {
+  fh_problem whole = small(FH_CP_RING).whole;
+  whole.dtype = FH_BF16;
+  fh_cp_problem p = fh_cp_problem_init();
+  p.whole = &whole, p.ranks = 4;
+  const auto said = [&](const char* target, const fh_cp_transport* transport) {
+    const test::CpPlan plan = test::planned(p, target);
+    const test::Workspace workspace(fh_cp_plan_workspace_bytes(plan.get())), tensors(1 << 17);
+    char* const at = static_cast<char*>(tensors.data());
+    fh_cp_tensors x = fh_cp_tensors_init();
+    x.q = at, x.k = at + (1 << 14), x.v = at + (2 << 14), x.o = at + (3 << 14);
+    EXPECT_EQ(fh_cp_plan_run(plan.get(), transport, nullptr, &x, workspace.data(), workspace.bytes(), nullptr),
+              FH_INVALID_TENSOR);
+    return std::string(fh_cp_last_error());
+  };
+  EXPECT_EQ(said("cpu", nullptr),
+            "fh_cp_plan_run: transport must move data between the 4 ranks of the plan, but is NULL. Give one that "
+            "fh_cp_nccl_transport or fh_cp_copy_transport makes, or functions of your own in fh_cp_transport.");
+  test::Ranks ranks(4);
+  const fh_cp_transport transport = ranks.transport(0);
+  EXPECT_TRUE(said("h100", &transport).starts_with("fh_cp_plan_run: memory must have `"));
+  EXPECT_TRUE(said("h100", &transport).ends_with("but is NULL. Give what fh_cp_cuda_memory sets."));
+}
+
 TEST(ContextParallelFaults, digests_are_compared_as_often_as_asked) {
   static std::atomic<int> asked;
   asked = 0;
@@ -342,7 +268,7 @@ TEST(ContextParallelFaults, digests_are_compared_as_often_as_asked) {
     test::Ranks ranks(4);
     const int before = asked;
     const std::vector<Outcome> outcomes = run(small(FH_CP_RING), FH_FORWARD, ranks, [&](int64_t, Given& g) {
-      g.check_interval = interval, g.tensors.call = call;
+      g.problem.check_interval = interval, g.tensors.call = call;
       g.transport.agree = [](void*, uint64_t digest, uint64_t* digests) {
         for (int i = 0; i < 4; ++i) digests[i] = digest;
         ++asked;

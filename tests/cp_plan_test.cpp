@@ -279,6 +279,7 @@ TEST(ContextParallelPlan, missing_arguments_are_named) {
   };
   refused(fh_cp_plan_create(nullptr, "cpu", &none), "fh_cp_plan_create: problem must point to your problem, but is ");
   EXPECT_EQ(none, nullptr) << "a common exit destroys what was not made";
+  refused(fh_cp_plan_create(&p, "cuda:0", &none), "fh_cp_plan_create: target ");  // not fh_plan_create, too
   refused(fh_cp_plan_create(&p, "cpu", nullptr),
           "fh_cp_plan_create: plan must say where the result goes, but is NULL");
   fh_cp_range ranges[2];

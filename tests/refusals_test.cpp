@@ -211,12 +211,14 @@ const BadProblem bad_problems[] = {
      "scale_tokens is 1 and scale_v_columns is 1; v has a scale for each row or for each column. Set one of them to "
      "0."},
     {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.scale_tokens = p.smooth = 1; },
-     "scale_tokens is 1 and smooth is 1; a scale for each row of k and v is computed without smooth and "
-     "invariant. Set one of them to 0.",
+     "scale_tokens is 1 and smooth is 1; a scale for each row of k and v is not computed with smooth. Set one of "
+     "them "
+     "to 0.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.scale_tokens = p.invariant = 1; },
-     "scale_tokens is 1 and invariant is 1; a scale for each row of k and v is computed without smooth and "
-     "invariant. Set one of them to 0.",
+     "scale_tokens is 1 and invariant is 1; a scale for each row of k and v is not computed with invariant. Set one "
+     "of "
+     "them to 0.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.scale_tokens = 1; },
      "scale_tokens is 1 and op is FH_QUANTISE; what is quantised has scales of sequences, or of 128 rows. Set "

@@ -136,8 +136,11 @@ typedef struct fh_cp_problem {
   fh_cp_scheme scheme; /* how data moves */
   fh_cp_layout layout; /* which rows a rank holds */
   fh_dtype dtype_out;  /* of o, or of the gradients: FH_USUAL is the type of whole; FH_F32: not rounded */
-  /* Ranks compare what they are about to compute, see fh_cp_tensors.call: in every call (0 or 1), in every n-th call
-   * (n), or never (-1). */
+  /* Ranks compare what they are about to compute, in every call (0 or 1), if fh_cp_tensors.call is a multiple of n (n),
+   * or never (-1). They do so by `agree` of the transport, or on the CPU by FH_CP_SEND_RECV; without these nothing is
+   * compared. Compared are all fields but rank, and of whole all but max_sms; of ranks_per_host, workspace_limit and
+   * topology only what they lead to; and call and whether there is a grad_lse. The error names the field that differs.
+   * Ranks that compare wait for those that do not. */
   int32_t check_interval;
   int64_t ranks_per_host;   /* for the model of time: ranks that NVLink connects; 0: all */
   uint64_t workspace_limit; /* in bytes, including the workspace of the attention: FH_CP_AUTO skips schemes of which a
@@ -238,8 +241,9 @@ typedef struct fh_cp_transport {
   void (*cancel)(void* context);
   /* May be NULL. Returns a text about the last failure, which the library copies at once. */
   const char* (*error)(void* context);
-  /* May be NULL: then digests go through `exchange` on the CPU, and are not compared on a GPU or with peer copies.
-   * Writes the digest of each rank to digests[0 .. ranks - 1], and returns when all are there. */
+  /* May be NULL: then digests go through `exchange` on the CPU if transfers is FH_CP_SEND_RECV, else nowhere. Writes
+   * the digest of each rank to digests[0 .. ranks - 1], and returns when all are there. A run calls it once, and where
+   * digests differ some dozen times more on all ranks, with fields for digests, to find out which one differs. */
   int (*agree)(void* context, uint64_t digest, uint64_t* digests);
   /* FH_CP_PEER_COPIES: `exchange` goes by peer_offset, and a plan without it is refused. */
   fh_cp_transfers transfers;

@@ -178,6 +178,8 @@ SENTENCES: list[tuple[str, str]] = [
     (r"whole->varlen is set, but documents .*",
      r"varlen must be left out over ranks, as documents are told by cu_seqlens, but is given. Give cu_seqlens, and the "
      r"line of one sequence of all rows."),
+    (r"^ranks_per_host must be the same on all ranks, but is",
+     "LOCAL_WORLD_SIZE, which says how many ranks a host has, must be the same on all ranks, but stands for"),
     (r"\bwhole->", ""),
     (r"invariant is 1 and op is FH_BACKWARD; .*", r"invariant must be False for gradients, but is True. Leave it out."),
 ]
@@ -188,6 +190,8 @@ WORDS = {
     "FH_F16": "float16", "FH_BF16": "bfloat16", "FH_F32": "float32", "FH_E4M3": "float8_e4m3fn",
     "FH_E5M2": "float8_e5m2", "FH_BOTTOM_RIGHT": "bottom_right", "FH_TOP_LEFT": "top_left",
     "cache_k": "k_cache", "cache_v": "v_cache", "FH_CP_RING": 'scheme="ring"',
+    "FH_CP_AUTO": 'scheme="auto"', "FH_CP_ZIGZAG": 'layout="zigzag"', "FH_CP_SEND_RECV": 'transfers="send_recv"',
+    "FH_CP_PEER_COPIES": 'transfers="copies"',
     "FH_CP_BY_DOCUMENT": 'layout="by_document"', "FH_CP_CONTIGUOUS": 'layout="contiguous"',
     "FH_CP_ALL_GATHER": 'scheme="all_gather"', "FH_CP_ALL_TO_ALL": 'scheme="all_to_all"',
     "FH_CP_ALL_TO_ALL_RING": 'scheme="all_to_all_ring"', "FH_CP_ALL_TO_ALL_GATHER": 'scheme="all_to_all_gather"',

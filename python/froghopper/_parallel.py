@@ -83,7 +83,7 @@ def chosen_by_plan(scheme: str, heads_ranks: int) -> bool:
 def environment() -> dict[str, str]:
     """The environment variables that plans depend on, and a checksum of what the file holds that one of them names."""
     file = os.environ.get("FROGHOPPER_CP_TOPOLOGY", "")
-    return {"FROGHOPPER_CP_CHUNKS": os.environ.get("FROGHOPPER_CP_CHUNKS", ""),
+    return {"FROGHOPPER_CP_CHUNKS": os.environ.get("FROGHOPPER_CP_CHUNKS") or "not set",
             "the file of FROGHOPPER_CP_TOPOLOGY": checksum(file) if file else "not given"}
 
 

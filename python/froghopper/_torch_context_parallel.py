@@ -160,7 +160,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, group: Any, sink: Tensor | None, slo
     with_grad = requires_grad(q, k, v, sink)
     if is_meta_now(q):  # the operator would return at once, and other ranks would wait
         calls.agreed(groups.resolved(name), "attention", q, k, v, sink, slopes, documents, layout, options,
-                     {"with gradients": with_grad})
+                     {calls.REQUIRES_GRAD: with_grad})
     try: found: tuple[Tensor, Tensor] = ops.forward_op(q, k, v, sink, slopes, documents, name, layout, *options,
                                                       with_grad)
     except RuntimeError as error:

@@ -15,7 +15,7 @@ from froghopper import _torch_cp_copies as copies
 from froghopper import _torch_cp_documents as packing
 from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_layout as layouts
-from froghopper._c import Status
+from froghopper._c import ALL, Status
 from froghopper._call import Shape, Types, cached, check_rank, describe
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._parallel import Plan, check_status, environment
@@ -28,6 +28,7 @@ from froghopper._words import takes_words_of_others
 
 ALIGNMENT = 256  # of a workspace
 NO_ROWS = 4  # an address for what is given and has no rows; not 0, which says that it is not given, and not read
+REQUIRES_GRAD = "requires_grad of q, k, v or sink (where gradients are enabled)"  # any, of what all ranks give alike
 _plans: dict[Any, Plan] = {}
 _received = 0
 
@@ -45,6 +46,13 @@ class Options(NamedTuple):
     heads_ranks: int
     kv_dtype: str
 
+    def in_words(self) -> dict[str, Any]:
+        """As the caller has written them: one window, and None for what is not given. Values are as JSON keeps them."""
+        words = self._asdict()
+        ends = [None if end == ALL else end for end in (words.pop("window_left"), words.pop("window_right"))]
+        window = None if ends == [None, None] else f"({ends[0]}, {ends[1]})"
+        return {**words, "window": window, "kv_dtype": self.kv_dtype or None}
+
 
 @takes_words_of_others("torch.context_parallel")
 def moved() -> int:
@@ -58,7 +66,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, slopes: Tensor
     held = groups.resolved(group)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     said = agreed(held, "attention", q, k, v, sink, slopes, documents, layout, options,
-                  {"with gradients": with_grad})
+                  {REQUIRES_GRAD: with_grad})
     scales: dict[str, Tensor] = {}
     if options.kv_dtype:
         k, v, scales["scale_k"], scales["scale_v"] = of_8_bits.quantised(held, k, v, options.kv_dtype)
@@ -99,8 +107,8 @@ def agreed(group: Any, call: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor 
     """What each rank says of itself, once all have said the same of the rest."""
     def shared() -> dict[str, Any]:
         check(q, k, v, sink, slopes, documents, options)
-        of_8_bits.check(q, options.kv_dtype, same.get("with gradients", False))
-        return {**of_all_ranks(q, k, v), "layout": layout, "device": name_of(q), **options._asdict(),
+        of_8_bits.check(q, options.kv_dtype, same.get(REQUIRES_GRAD, False))
+        return {**of_all_ranks(q, k, v), "layout": layout, "device": name_of(q), **options.in_words(),
                 "sink": numbers_of(sink), "alibi_slopes": numbers_of(slopes),
                 "cu_seqlens": packing.in_words(documents), **environment(), **same}
     said = groups.agree(group, call, shared, lambda: {"rows": q.shape[1], **(own or {})})

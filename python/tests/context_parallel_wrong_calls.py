@@ -21,6 +21,10 @@ def disagreeing(rank, size):
         "batch": lambda: (*[q(2 if last else 1, 4, 2, 8)] * 3, {}),
         "dtype": lambda: (*[q(1, 4, 2, 8, dtype=torch.bfloat16 if last else torch.float32)] * 3, {}),
         "causal": lambda: (*[q(1, 4, 2, 8)] * 3, dict(causal=last)),
+        "window": lambda: (*[q(1, 4, 2, 8)] * 3, dict(window=(3, 0) if last else None)),
+        "window_size": lambda: (*[q(1, 4, 2, 8)] * 3, dict(window_size=(3 if last else 2, -1))),
+        "kv_dtype": lambda: (*[q(1, 4, 2, 8, dtype=torch.bfloat16)] * 3, dict(
+            kv_dtype="float8_e4m3fn" if last else None)),
         "scale": lambda: (*[q(1, 4, 2, 8)] * 3, dict(scale=0.5 if last else None)),
         "scheme": lambda: (*[q(1, 4, 2, 8)] * 3, dict(scheme="all_gather" if last else "ring")),
         "heads_ranks": lambda: (*[q(1, 4, 6, 8)] * 3, dict(scheme="all_to_all_ring", heads_ranks=3 if last else 1)),
@@ -72,12 +76,16 @@ def disagreeing(rank, size):
         *tensors, options = made()
         try: found[name] = repr(cp.attention(*tensors, **options).shape)
         except froghopper.Error as error: found[name] = str(error)
-    for name, of_rank in (("CHUNKS", ("0", "2")), ("CHUNKS of one", ("0", "x")), ("TOPOLOGY", (__file__, "/none"))):
+    for name, of_rank in (("CHUNKS", ("0", "2")), ("CHUNKS of none", ("", "2")), ("CHUNKS of one", ("0", "x")),
+                          ("TOPOLOGY", (__file__, "/none"))):
         variable = f"FROGHOPPER_CP_{name.partition(' ')[0]}"
         os.environ[variable] = of_rank[last]
         try: found[name] = repr(cp.attention(*[q(1, 4, 2, 8)] * 3, scheme="all_gather").shape)
         except froghopper.Error as error: found[name] = str(error)
         del os.environ[variable]
+    if last: os.environ["LOCAL_WORLD_SIZE"] = "1"  # so that other transfers look fast, and "auto" takes another scheme
+    found["LOCAL_WORLD_SIZE"] = caught(lambda: cp.attention(*[q(1, 100, 3, 64)] * 3))[1]
+    os.environ.pop("LOCAL_WORLD_SIZE", None)
     found["then"] = cp.attention(*[q(1, 4, 2, 8)] * 3).sum().item()
     rows, sink = q(1, 4, 2, 8), torch.tensor([0.5, 2.0])
     found["16-bit sinks"] = [torch.equal(*(call(sink=x) for x in (sink, sink.bfloat16()))) for call in (

@@ -151,6 +151,15 @@ def test_threads_of_the_environment():
     large = code % "fwd f32 b4 hq8 hkv8 sq512 skv512 d64"
     assert "threads 3" in run_python("-c", large, FROGHOPPER_THREADS="3", OMP_NUM_THREADS="1")
     assert "threads 1" in run_python("-c", large, OMP_NUM_THREADS="1")
+    # What is no number from 1 to 4096 is ignored, and the log says so; the library would make as many threads.
+    usual, log = run_python("-c", large), "import sys; sys.stderr = sys.stdout; "
+    for wrong in ("1000000000", "1" + 30 * "0", "4097", "0", "-1", "abc"):
+        said = run_python("-c", log + large, FROGHOPPER_THREADS=wrong, FROGHOPPER_LOG="1")
+        assert f'FROGHOPPER_THREADS is "{wrong}" and is ignored: it must be a number of threads from 1 to 4096.' in said
+        assert said.endswith(usual)
+    line = code % "fwd f32 b4 hq8 hkv8 sq512 skv512 d64 sms1000000000"
+    assert usual.rpartition(" -> ")[2] == run_python("-c", line).rpartition(" -> ")[2]
+
 
 def test_explain():
     assert "h200" in froghopper.explain("fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal", "h200")

@@ -112,27 +112,39 @@ std::optional<double> smallest_quota(const ReadFile& read, const Mount& mount, s
   }
 }
 
-// A whole number above 0, which a variable has alone or, where it may be a list, as OMP_NUM_THREADS may, before a comma
-// or a space; 0: it is not set, or has none, as the log then says.
-int64_t number_in(const char* variable, bool may_be_list) {
+// More than the processors of any machine. Each thread has memory of its own.
+constexpr int64_t most_threads = 4096;
+
+// What a variable says of threads: whether a number above `most` counts as `most` or is ignored, and whether it may be
+// a list, as OMP_NUM_THREADS may, whose first number ends with a comma or a space.
+struct Reading {
+  bool is_bound, may_be_list;
+};
+
+// A whole number from 1 to most_threads; 0: it is not set, or has none, as the log then says.
+int64_t number_in(const char* variable, Reading reading) {
   const std::string value = environment(variable);
   if (value.empty()) return 0;
   int64_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  const bool ends = end == value.data() + value.size() || (may_be_list && (*end == ',' || *end == ' '));
-  const bool whole = error == std::errc() && ends;
-  if (whole && number > 0) return std::min<int64_t>(number, 1 << 16);
-  log(text("the environment's {} is \"{}\" and is ignored: it must be a number of threads above 0.", variable,
-           value));
+  const bool ends = end == value.data() + value.size() || (reading.may_be_list && (*end == ',' || *end == ' '));
+  const bool too_long = error == std::errc::result_out_of_range && value.front() != '-';
+  if (ends && too_long) number = INT64_MAX;
+  const bool whole = ends && (error == std::errc() || too_long);
+  if (whole && number > 0 && (number <= most_threads || reading.is_bound)) return std::min(number, most_threads);
+  log(text("the environment's {} is \"{}\" and is ignored: it must be a number of threads {}.", variable, value,
+           reading.is_bound ? "above 0" : text("from 1 to {}", most_threads)));
   return 0;
 }
 
 int64_t count_cores() {
-  if (const int64_t wanted = number_in("FROGHOPPER_THREADS", false)) return wanted;
+  if (const int64_t wanted = number_in("FROGHOPPER_THREADS", {.is_bound = false, .may_be_list = false}))
+    return wanted;
   int64_t count = affine_cores();
   if (count == 0) count = std::thread::hardware_concurrency();
   if (const auto quota = cgroup_cores(read_file)) count = std::min(count, *quota);
-  if (const int64_t most = number_in("OMP_NUM_THREADS", true)) count = std::min(count, most);
+  if (const int64_t most = number_in("OMP_NUM_THREADS", {.is_bound = true, .may_be_list = true}))
+    count = std::min(count, most);
   return std::max<int64_t>(1, count);
 }
 

@@ -8,9 +8,9 @@
 
 namespace froghopper {
 
-// FROGHOPPER_THREADS where that is set; else the processors in this process's affinity mask (taskset, cpusets), at
-// most as many as its cgroups let it use and as OMP_NUM_THREADS says. At least 1. Asked when first called, and again in
-// a child process.
+// FROGHOPPER_THREADS where that is a number from 1 to 4096; else the processors in this process's affinity mask
+// (taskset, cpusets), at most as many as its cgroups let it use and as OMP_NUM_THREADS says. At least 1. Asked when
+// first called, and again in a child process.
 int64_t cores();
 
 // The content of a file by its path; nothing where there is no such file.

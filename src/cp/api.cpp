@@ -46,6 +46,12 @@ fh_status has_no_place(const char* call, const char* result, fh_status status) {
                                     result)});
 }
 
+std::string words_of_library() {
+  const std::string said = fh_last_error();
+  const size_t end = said.starts_with("fh_") ? said.find(": ") : std::string::npos;
+  return end == std::string::npos ? said : said.substr(end + 2);
+}
+
 }  // namespace froghopper::cp
 
 using namespace froghopper;

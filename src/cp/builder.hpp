@@ -86,6 +86,10 @@ class Builder {
   // The calls of the parts from `first` to before `last`.
   void attend_parts(size_t first, size_t last, const Block& block, const KeyPlaces& from,
                     const KeyPlaces& grads = {});
+  // The calls of one part on own keys. A backward pass holds some of these back until gradients travel.
+  void attend_own_part(size_t part, const KeyPlaces& grads = {}) {
+    attend_parts(part, part + 1, Block(shard), own_keys(), grads);
+  }
   // cu_seqlens of a run with several sequences, into made.tables.
   void add_tables(const Run& run, Attend& to);
   void end();

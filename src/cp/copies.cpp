@@ -273,16 +273,24 @@ fh_cp_transport table_of(CopyTransport& t, const fh_cp_peers& peers) {
 // Empty, or what is wrong.
 std::string refused(const fh_cp_peers& p) {
   if (p.ranks < 2 || p.rank < 0 || p.rank >= p.ranks)
-    return text("ranks is {} and rank is {}; there must be two ranks or more, and rank one of them.", p.ranks,
-                p.rank);
-  if (p.workspaces == nullptr || p.signals == nullptr)
-    return "workspaces or signals is NULL. Give an address a rank.";
-  for (int64_t rank = 0; rank < p.ranks; ++rank)
-    if (p.workspaces[rank] == nullptr || p.signals[rank] == nullptr ||
-        reinterpret_cast<uintptr_t>(p.signals[rank]) % sizeof(uint64_t) != 0)
+    return text(
+        "peers.ranks is {} and peers.rank {}, but there must be two ranks or more, and rank one of them. Set "
+        "both as in the plan.",
+        p.ranks, p.rank);
+  for (const auto& [name, list] : {std::pair("workspaces", static_cast<const void*>(p.workspaces)),
+                                   std::pair("signals", static_cast<const void*>(p.signals))})
+    if (list == nullptr)
+      return text("peers.{} must have an address for each of {} ranks, but is NULL. Set it.", name, p.ranks);
+  for (int64_t rank = 0; rank < p.ranks; ++rank) {
+    const auto signals = reinterpret_cast<uintptr_t>(p.signals[rank]);
+    if (p.workspaces[rank] == nullptr || signals == 0)
       return text(
-          "workspaces[{0}] or signals[{0}] is NULL or not aligned. Map the memory of rank {0} into this process.",
-          rank);
+          "peers.{0}[{1}] must be the address of the memory of rank {1} in this process, but is NULL. Map it.",
+          signals == 0 ? "signals" : "workspaces", rank);
+    if (signals % sizeof(uint64_t) != 0)
+      return text("peers.signals[{}] must be at a multiple of {}, but is at {:#x}. Align it.", rank, sizeof(uint64_t),
+                  signals);
+  }
   return {};
 }
 

@@ -93,7 +93,7 @@ fh_status fh_cp_cuda_memory(fh_cp_memory* memory) {
   if (!driver()) return failed("fh_cp_cuda_memory", driver().failure());
   // Now: a kernel of NCCL that waits for a peer may hold up whoever loads code.
   if (const fh_status prepared = fh_private_prepare_elementwise(); prepared != FH_OK)
-    return failed("fh_cp_cuda_memory", {prepared, fh_last_error()});
+    return failed("fh_cp_cuda_memory", {prepared, words_of_library()});
   *memory = fh_cp_memory_init();
   memory->fill = fill, memory->copy = copy, memory->add = add, memory->convert = convert, memory->spread = spread;
   return FH_OK;

@@ -84,6 +84,8 @@ std::string wrong_number(Enum value, const char* field, const char* type) {
 std::string c_name(fh_op op) { return name_or_number(op); }
 std::string c_name(fh_dtype type) { return name_or_number(type); }
 std::string c_name(fh_cp_scheme scheme) { return name_or_number(scheme); }
+std::string c_name(fh_cp_layout layout) { return name_or_number(layout); }
+std::string c_name(fh_cp_transfers how) { return name_or_number(how); }
 
 std::string no_name(fh_cp_scheme scheme) { return wrong_number(scheme, "scheme", "fh_cp_scheme"); }
 std::string no_name(fh_cp_layout layout) { return wrong_number(layout, "layout", "fh_cp_layout"); }

@@ -11,6 +11,8 @@ namespace froghopper::cp {
 std::string c_name(fh_op);
 std::string c_name(fh_dtype);
 std::string c_name(fh_cp_scheme);
+std::string c_name(fh_cp_layout);
+std::string c_name(fh_cp_transfers);
 
 // Of a field with a number that names nothing: "layout is 7, which names no fh_cp_layout. Use FH_CP_LAYOUT_AUTO, ...".
 // "": it has a name.

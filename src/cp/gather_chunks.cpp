@@ -116,7 +116,6 @@ class GatherInChunks {
   void move(std::vector<Transfer>& to, int64_t peer, const KeyPlaces& keys, int64_t at, int64_t rows,
             int64_t element_bytes);
   void fetch(int64_t chunk);
-  void attend_own(size_t part);
   void send_gradients();
   void add_gradients();
   void copy_own();
@@ -141,9 +140,8 @@ Steps GatherInChunks::forward() {
   place_keys();
   for (int64_t chunk = 0; chunk < b_.job.chunks.count; ++chunk) fetch(chunk);
   b_.begin(true, in_f32 ? 0 : division_.single);
-  const Block own(b_.shard);
   for (size_t i = 0; i < parts; ++i)
-    if (i >= division_.single || division_.needed[i] == 0) b_.attend_parts(i, i + 1, own, b_.own_keys());
+    if (i >= division_.single || division_.needed[i] == 0) b_.attend_own_part(i);
   for (int64_t chunk = 0, there = 0; chunk < b_.job.chunks.count; ++chunk) {
     b_.add(Wait{});
     b_.attend_parts(division_.single, parts, arrived_in(chunk), gathered_);
@@ -163,21 +161,17 @@ Steps GatherInChunks::backward() {
   b_.clear(partial_);
   const size_t parts = b_.parts.size(),
                early = b_.job.chunks.share == 1 ? parts - 1 : 0;  // the part before the chunk
-  if (parts > 0) attend_own(early);
+  if (parts > 0) b_.attend_own_part(early, home_);
   b_.add(Wait{});
   b_.attend_parts(0, parts, arrived_in(0), gathered_, partial_);
   send_gradients();
   for (size_t i = 0; i < parts; ++i)
-    if (i != early) attend_own(i);
+    if (i != early) b_.attend_own_part(i, home_);
   b_.add(Wait{});
   add_gradients();
   b_.convert_home(home_);
   b_.end();
   return std::move(b_.made);
-}
-
-void GatherInChunks::attend_own(size_t part) {
-  b_.attend_parts(part, part + 1, Block(b_.shard), b_.own_keys(), home_);
 }
 
 // What arrives last lies first, and own keys follow. So the keys that a part attends to lie together, as do those of a

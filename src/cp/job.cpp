@@ -11,6 +11,7 @@
 #include "src/base/text.hpp"
 #include "src/cp/chunks.hpp"
 #include "src/cp/enumerators.hpp"
+#include "src/cp/errors.hpp"
 #include "src/cp/grid.hpp"
 #include "src/cp/time.hpp"
 
@@ -57,10 +58,8 @@ Result<void> check_whole(const fh_problem& p) {
                    "whole->dtype_kv has 8 bits, but k and v of a backward pass must have the type of q. Set it to "
                    "FH_USUAL.");
   // What one rank demands of the same problem.
-  if (const fh_status status = fh_problem_print(&p, nullptr, 0, nullptr); status != FH_OK) {
-    const std::string why = fh_last_error();
-    return refused(status, text("of whole, {}", why.substr(why.find(": ") + 2)));
-  }
+  if (const fh_status status = fh_problem_print(&p, nullptr, 0, nullptr); status != FH_OK)
+    return refused(status, text("of whole, {}", words_of_library()));
   if (p.varlen)
     return refused(
         FH_UNSUPPORTED,

@@ -3,13 +3,13 @@
 #include "src/cp/plan.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 
 #include "src/base/counted.hpp"
 #include "src/base/text.hpp"
+#include "src/cp/agreement.hpp"
 #include "src/cp/chunks.hpp"
-#include "src/cp/digest.hpp"
+#include "src/cp/errors.hpp"
 #include "src/cp/grid.hpp"
 #include "src/cp/time.hpp"
 
@@ -19,7 +19,7 @@ namespace {
 constexpr fh_cp_scheme schemes[] = {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL, FH_CP_ALL_TO_ALL_RING,
                                     FH_CP_ALL_TO_ALL_GATHER};
 
-Failure of_library(fh_status status) { return {status, fh_last_error()}; }
+Failure of_library(fh_status status) { return {status, words_of_library()}; }
 
 struct Candidate {
   Job job;  // with heads_ranks and chunks
@@ -171,39 +171,6 @@ Result<Candidate> choose(const Job& job, const char* target, bool on_gpu, std::v
                                 ? text(" within workspace_limit, {}", counted(job.workspace_limit, "byte"))
                                 : std::string();
   return Failure{FH_UNSUPPORTED, refusals.said(limit)};
-}
-
-uint64_t digest_of_plan(const Job& job, fh_cp_scheme scheme) {
-  std::vector<uint64_t> words;
-  const fh_problem& p = job.whole;
-  for (const int64_t word : {int64_t{p.op},
-                             int64_t{p.dtype},
-                             int64_t{p.dtype_kv},
-                             p.batch,
-                             p.heads_q,
-                             p.heads_kv,
-                             p.seq_q,
-                             p.seq_kv,
-                             p.dim_qk,
-                             p.dim_v,
-                             p.window_left,
-                             p.window_right,
-                             int64_t{p.sink != 0},
-                             int64_t{p.alibi != 0},
-                             job.ranks,
-                             int64_t{scheme},
-                             job.heads_ranks,
-                             job.chunks.count,
-                             job.chunks.share,
-                             int64_t{job.layout},
-                             int64_t{job.out},
-                             int64_t{job.check_interval},
-                             int64_t{job.peer_copies}})
-    words.push_back(static_cast<uint64_t>(word));
-  words.push_back(std::bit_cast<uint32_t>(p.scale));
-  words.push_back(std::bit_cast<uint32_t>(p.softcap));
-  for (const int64_t begin : job.documents) words.push_back(static_cast<uint64_t>(begin));
-  return digest_of(words);
 }
 
 // Where calls will run.

@@ -64,7 +64,7 @@ Steps Ring::steps() {
     send_gradients(step);
     if (step > 1) add_gradients(step - 1);
   }
-  if (holds_back()) b_.attend_parts(0, 1, Block(b_.shard), b_.own_keys(), home_);
+  if (holds_back()) b_.attend_own_part(0, home_);
   if (b_.job.backward()) {
     if (b_.job.ranks > 1) add_gradients(b_.job.ranks - 1);
     b_.convert_home(home_, added_);
@@ -114,7 +114,7 @@ void Ring::fetch(int64_t step) {
 }
 
 void Ring::attend_local() {
-  if (holds_back()) return b_.attend_parts(1, 2, Block(b_.shard), b_.own_keys(), home_);
+  if (holds_back()) return b_.attend_own_part(1, home_);
   if (!b_.job.backward() || added_.rows() == b_.rows) return b_.attend(Block(b_.shard), b_.own_keys(), home_);
   const KeyPlaces written{{Buffer::grad_k, 0}, {Buffer::grad_v, 0}, b_.rows, /*rounded=*/true};
   attend_own({0, added_.begin}, written);

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // cp: a plan's steps, run one after the other. What is refused is refused before anything moves, and ranks are told.
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
 #include <new>
 
-#include "src/base/counted.hpp"
 #include "src/base/sized.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/addresses.hpp"
-#include "src/cp/digest.hpp"
+#include "src/cp/agreement.hpp"
+#include "src/cp/errors.hpp"
 #include "src/cp/memory.hpp"
 #include "src/cp/plan.hpp"
+#include "src/cp/refusals.hpp"
 
 namespace froghopper::cp {
 namespace {
@@ -24,7 +26,7 @@ class Run {
  public:
   Run(const fh_cp_plan& plan, const fh_cp_transport* transport, const fh_cp_memory* memory,
       const fh_cp_tensors& tensors, void* workspace, uint64_t workspace_bytes, void* stream)
-      : plan_(plan), workspace_(workspace), workspace_bytes_(workspace_bytes), stream_(stream) {
+      : plan_(plan), workspace_(workspace), stream_(stream) {
     if (transport != nullptr)
       read(*transport, transport_, offsetof(fh_cp_transport, wait) + sizeof transport->wait, "fh_cp_transport");
     read(tensors, t_, offsetof(fh_cp_tensors, grad_sink) + sizeof tensors.grad_sink, "fh_cp_tensors");
@@ -32,7 +34,12 @@ class Run {
       memory_ = host_memory();
     else if (memory != nullptr)
       read(*memory, memory_, sizeof memory->size, "fh_cp_memory");
-    if (refused_transport().empty()) usable_ = plan.job.ranks > 1;
+    const std::string no_transport = refused_transport(plan, transport, transport_);
+    usable_ = no_transport.empty() && plan.job.ranks > 1;
+    if (refused_.empty()) refused_ = no_transport;
+    if (refused_.empty()) refused_ = refused_tensors(plan, t_);
+    if (refused_.empty()) refused_ = refused_memory(plan, memory, memory_, workspace, workspace_bytes);
+    if (refused_.empty()) refused_ = refused_addresses(plan, t_, workspace);
   }
 
   Result<void> all();
@@ -47,18 +54,16 @@ class Run {
     Result<T> whole = whole_struct(&user, own, smallest, FH_INVALID_TENSOR, name);
     if (whole)
       own = *whole;
-    else if (no_struct_.empty())
-      no_struct_ = whole.failure().text;
+    else if (refused_.empty())
+      refused_ = whole.failure().text;
   }
 
-  std::string refused_transport() const;
-  std::string refused_tensors() const;
-  std::string refused_memory() const;
-  bool compares() const;   // digests, in this call
+  bool compares() const;   // what ranks are about to compute, in this call
   bool can_agree() const;  // by the transport's `agree`, or on the host by an exchange
   void tell_refusal();
-  Result<void> agree(uint64_t mine);
-  Result<void> gather_digests();
+  Result<void> agree();
+  Result<std::vector<uint64_t>> gathered(uint64_t mine);
+  Result<void> gather_words();
   Result<void> transport_failed(const char* name, int code) const;
   Result<void> memory_failed(const char* name, int code, bool is_own_kernel = false) const;
   void bind();
@@ -83,12 +88,11 @@ class Run {
   const fh_cp_plan& plan_;
   fh_cp_tensors t_ = fh_cp_tensors_init();
   void* workspace_;
-  uint64_t workspace_bytes_;
   void* stream_;
   fh_cp_memory memory_ = fh_cp_memory_init();
   fh_cp_transport transport_ = fh_cp_transport_init();
-  std::string no_struct_;          // what is wrong with one of these three
-  std::vector<uint64_t> digests_;  // of all ranks; the transport may touch them until cancel returns
+  std::string refused_;          // what is wrong with the arguments, first of all with one of these three structs
+  std::vector<uint64_t> words_;  // of all ranks; the transport may touch them until cancel returns
   bool usable_ = false, started_ = false;
   std::array<char*, buffer_count> bases_{};
   std::vector<void*> tickets_;
@@ -96,20 +100,13 @@ class Run {
 };
 
 Result<void> Run::all() {
-  std::string no = no_struct_;
-  if (no.empty()) no = refused_transport();
-  if (no.empty()) no = refused_tensors();
-  if (no.empty()) no = refused_memory();
-  if (no.empty()) no = refused_addresses(plan_, t_, workspace_);
-  if (!no.empty()) {
+  if (!refused_.empty()) {
     tell_refusal();
-    return Failure{FH_INVALID_TENSOR, std::move(no)};
+    return Failure{FH_INVALID_TENSOR, refused_};
   }
   if (!plan_.runs_here) return Failure{FH_NO_DEVICE, only_named};
-  if (usable_ && compares()) {
-    const bool with_grad_lse = t_.grad_lse != nullptr;
-    if (Result<void> agreed = agree(digest_of({plan_.digest, t_.call, with_grad_lse})); !agreed) return agreed;
-  }
+  if (usable_ && compares() && can_agree())
+    if (Result<void> agreed = agree(); !agreed) return agreed;
   bind();
   for (const Step& s : plan_.steps.steps) {
     Result<void> done = std::visit([&](const auto& one) { return step(one); }, s);
@@ -123,7 +120,10 @@ bool Run::compares() const {
          static_cast<uint64_t>(t_.call) % static_cast<uint64_t>(plan_.job.check_interval) == 0;
 }
 
-bool Run::can_agree() const { return transport_.agree != nullptr || !(plan_.on_gpu || plan_.job.peer_copies); }
+// An exchange of peer copies goes to workspaces, where a word has no place.
+bool Run::can_agree() const {
+  return transport_.agree != nullptr || !(plan_.on_gpu || transport_.transfers == FH_CP_PEER_COPIES);
+}
 
 // A transport that is of another rank than the plan can still agree, between as many ranks as it has; nothing is sent
 // through it, since one of the two has the wrong peers. Where nothing tells the other ranks, they would wait for this
@@ -133,89 +133,13 @@ void Run::tell_refusal() {
   const bool among_others =
       !usable_ && transport_.agree != nullptr && transport_.ranks > 1 && transport_.ranks <= most_ranks;
   if (compares() && usable_ && can_agree()) {
-    (void)agree(refusal);
+    (void)gathered(refusal);
   } else if (compares() && among_others) {
-    digests_.assign(static_cast<size_t>(std::max(transport_.ranks, plan_.job.ranks)), refusal);
-    (void)transport_.agree(transport_.context, refusal, digests_.data());
+    words_.assign(static_cast<size_t>(std::max(transport_.ranks, plan_.job.ranks)), refusal);
+    (void)transport_.agree(transport_.context, refusal, words_.data());
   } else if (transport_.cancel != nullptr) {
     transport_.cancel(transport_.context);
   }
-}
-
-std::string Run::refused_transport() const {
-  const int64_t ranks = plan_.job.ranks;
-  if (ranks == 1 && transport_.ranks > 1)
-    return text("transport is rank {} of {}, but the plan is of one rank. Set ranks and rank of fh_cp_problem.",
-                transport_.rank, transport_.ranks);
-  if (ranks == 1) return {};
-  if (transport_.exchange == nullptr || transport_.wait == nullptr)
-    return text(
-        "transport has no exchange or no wait, which {} ranks need. Give both, from fh_cp_transport_init() on.",
-        ranks);
-  if (transport_.ranks != ranks || transport_.rank != plan_.rank)
-    return text("transport is rank {} of {}, but the plan is of rank {} of {}.", transport_.rank, transport_.ranks,
-                plan_.rank, ranks);
-  if (transport_.transfers == FH_CP_PEER_COPIES && !plan_.job.peer_copies)
-    return "transport writes to workspaces of peers, but the plan does not say where. Make the plan with transfers "
-           "set to FH_CP_PEER_COPIES.";
-  return {};
-}
-
-std::string Run::refused_tensors() const {
-  const fh_problem& p = plan_.job.whole;
-  const Scales scales = scales_of(t_);
-  const bool backward = plan_.job.backward(), packed = !plan_.steps.tables.empty(),
-             scaled = plan_.job.kv_has_8_bits(), rows = rows_of(ranges_of(plan_.job, plan_.rank)) > 0 && p.batch > 0;
-  const struct {
-    const char* name;
-    const void* data;
-    bool needed, allowed;
-  } table[] = {{"q", t_.q, rows, true},
-               {"k", t_.k, rows, true},
-               {"v", t_.v, rows, true},
-               {"o", t_.o, rows, true},
-               {"lse", t_.lse, rows && backward, true},
-               {"sink", t_.sink, p.sink != 0, p.sink != 0},
-               {"alibi_slopes", t_.alibi_slopes, p.alibi != 0, p.alibi != 0},
-               {"grad_o", t_.grad_o, rows && backward, backward},
-               {"grad_lse", t_.grad_lse, false, backward},
-               {"grad_q", t_.grad_q, rows && backward, backward},
-               {"grad_k", t_.grad_k, rows && backward, backward},
-               {"grad_v", t_.grad_v, rows && backward, backward},
-               {"grad_sink", t_.grad_sink, p.sink && backward, p.sink && backward},
-               {"tables", t_.tables, plan_.on_gpu && packed, packed},
-               {"scale_k", scales.k, scaled, scaled},
-               {"scale_v", scales.v, scaled, scaled}};
-  for (const auto& row : table) {
-    if (row.needed && row.data == nullptr) return text("tensors.{} is NULL, but this plan needs it.", row.name);
-    if (!row.allowed && row.data != nullptr)
-      return text("tensors.{} is given, but the problem has no such tensor. Set it to NULL.", row.name);
-  }
-  return {};
-}
-
-std::string Run::refused_memory() const {
-  if (workspace_bytes_ < plan_.workspace)
-    return text("workspace has {}, but this plan needs {}: fh_cp_plan_workspace_bytes.",
-                counted(workspace_bytes_, "byte"), plan_.workspace);
-  if (plan_.workspace > 0 && workspace_ == nullptr)
-    return text("workspace is NULL, but this plan needs {} bytes: fh_cp_plan_workspace_bytes.", plan_.workspace);
-  if (plan_.workspace > 0 && reinterpret_cast<uintptr_t>(workspace_) % 256 != 0)
-    return text("workspace must be at a multiple of 256, but is at {:#x}. Align it.",
-                reinterpret_cast<uintptr_t>(workspace_));
-  for (const Step& s : plan_.steps.steps) {
-    const char* missing = std::holds_alternative<Fill>(s) && memory_.fill == nullptr         ? "fill"
-                          : std::holds_alternative<Copy>(s) && memory_.copy == nullptr       ? "copy"
-                          : std::holds_alternative<Add>(s) && memory_.add == nullptr         ? "add"
-                          : std::holds_alternative<Convert>(s) && memory_.convert == nullptr ? "convert"
-                          : std::holds_alternative<Spread>(s) && memory_.spread == nullptr   ? "spread"
-                                                                                             : nullptr;
-    if (missing != nullptr)
-      return text(
-          "memory.{} is NULL, but this plan needs it on a GPU. fh_cp_cuda_memory sets all functions of fh_cp_memory.",
-          missing);
-  }
-  return {};
 }
 
 Failure callback_failed(const char* table, const char* name, int code, int64_t rank, const char* words) {
@@ -229,46 +153,56 @@ Result<void> Run::transport_failed(const char* name, int code) const {
 }
 
 Result<void> Run::memory_failed(const char* name, int code, bool is_own_kernel) const {
-  return callback_failed("memory", name, code, plan_.rank, is_own_kernel ? fh_last_error() : nullptr);
+  return callback_failed("memory", name, code, plan_.rank, is_own_kernel ? words_of_library().c_str() : nullptr);
 }
 
-Result<void> Run::gather_digests() {
+Result<void> Run::gather_words() {
   started_ = true;
   if (transport_.agree != nullptr) {
-    const int code = transport_.agree(transport_.context, digests_[static_cast<size_t>(plan_.rank)], digests_.data());
+    const int code = transport_.agree(transport_.context, words_[static_cast<size_t>(plan_.rank)], words_.data());
     return code == 0 ? Result<void>{} : transport_failed("agree", code);
   }
   std::vector<fh_cp_transfer> sends, recvs;
-  const auto digest_of = [&](int64_t rank) { return &digests_[static_cast<size_t>(rank)]; };
+  const auto word_of = [&](int64_t rank) { return &words_[static_cast<size_t>(rank)]; };
   for (int64_t peer = 0; peer < plan_.job.ranks; ++peer) {
     if (peer == plan_.rank) continue;
-    sends.push_back({peer, digest_of(plan_.rank), sizeof(uint64_t), 0});
-    recvs.push_back({peer, digest_of(peer), sizeof(uint64_t), 0});
+    sends.push_back({peer, word_of(plan_.rank), sizeof(uint64_t), 0});
+    recvs.push_back({peer, word_of(peer), sizeof(uint64_t), 0});
   }
   if (Result<void> sent = exchange(sends, recvs); !sent) return sent;
   return step(Wait{});
 }
 
-Result<void> Run::agree(uint64_t mine) {
-  if (!can_agree()) return {};
-  digests_.assign(static_cast<size_t>(plan_.job.ranks), mine);
-  if (Result<void> gathered = gather_digests(); !gathered) return gathered;
+// A word of each rank. After one that fails nothing may be gathered.
+Result<std::vector<uint64_t>> Run::gathered(uint64_t mine) {
+  words_.assign(static_cast<size_t>(plan_.job.ranks), mine);
+  if (Result<void> done = gather_words(); !done) return done.failure();
   started_ = false;  // nothing is in flight
-  for (size_t peer = 0; peer < digests_.size(); ++peer) {
-    if (digests_[peer] == mine) continue;
-    if (digests_[peer] == refusal)
-      return Failure{FH_INVALID_PROBLEM,
-                     text("rank {} refuses its arguments, see its own error, so that rank {} cannot "
-                          "run.",
-                          peer, plan_.rank)};
-    return Failure{
-        FH_INVALID_PROBLEM,
-        text("rank {} is about to compute something else than rank {}: digests {:016x} and {:016x}. All fields of "
-             "fh_cp_problem but rank, and of whole, FROGHOPPER_CP_TOPOLOGY and _CHUNKS, call and whether grad_lse is "
-             "given must be the same on all.",
-             peer, plan_.rank, digests_[peer], mine)};
-  }
-  return {};
+  return words_;
+}
+
+// Where a digest differs from this rank's, those of all ranks see that one does, and all look for the field together.
+Result<void> Run::agree() {
+  const bool with_grad_lse = t_.grad_lse != nullptr;
+  const uint64_t mine = digest_of_run(plan_, t_.call, with_grad_lse);
+  const Result<std::vector<uint64_t>> digests = gathered(mine);
+  if (!digests) return digests.failure();
+  if (const auto refuses = std::ranges::find(*digests, refusal); refuses != digests->end())
+    return Failure{FH_INVALID_PROBLEM,
+                   text("rank {} refuses its arguments, see its own error, so that rank {} cannot run.",
+                        refuses - digests->begin(), plan_.rank)};
+  const auto other = std::ranges::find_if(*digests, [&](uint64_t digest) { return digest != mine; });
+  if (other == digests->end()) return {};
+  const Result<std::string> what =
+      difference(plan_, t_.call, with_grad_lse, [&](uint64_t word) { return gathered(word); });
+  if (!what) return what.failure();
+  if (!what->empty()) return Failure{FH_INVALID_PROBLEM, *what};
+  return Failure{
+      FH_INVALID_PROBLEM,
+      text("the digest of rank {} is {:016x} and that of rank {} is {:016x}, though their problems are the "
+           "same. `agree` must give every rank the digests of all, and all must have one release of the "
+           "library.",
+           other - digests->begin(), *other, plan_.rank, mine)};
 }
 
 void Run::bind() {
@@ -379,7 +313,7 @@ Result<void> Run::step(const Attend& s) {
   void* const at_own = plan_.workspace > own ? static_cast<char*>(workspace_) + own : nullptr;
   const fh_status status = fh_plan_run(plan_.attention[s.problem].get(), &x, at_own, plan_.workspace - own, stream_);
   if (status == FH_OK) return {};
-  return Failure{status, text("attention of rank {}: {}", plan_.rank, fh_last_error())};
+  return Failure{status, text("attention of rank {}: {}", plan_.rank, words_of_library())};
 }
 
 }  // namespace

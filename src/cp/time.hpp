@@ -2,6 +2,9 @@
 // cp: the model of time. How long a list of steps takes, with transfers that overlap with the attention.
 #pragma once
 #include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "src/cp/job.hpp"
 #include "src/cp/steps.hpp"
@@ -26,6 +29,9 @@ Result<fh_cp_topology> whole_topology(const fh_cp_topology& given);
 
 // Reads the topology that the problem gives, or the file of the environment, into the job.
 Result<void> take_topology(const fh_cp_problem& problem, Job& job);
+
+// Its figures by their names.
+std::vector<std::pair<const char*, double>> figures_of(const fh_cp_topology& topology);
 
 // What a plan's text says of a topology; empty where there is none.
 std::string topology_line(const Job& job, bool on_gpu);

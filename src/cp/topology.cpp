@@ -133,6 +133,12 @@ Result<void> take_topology(const fh_cp_problem& problem, Job& job) {
   return {};
 }
 
+std::vector<std::pair<const char*, double>> figures_of(const fh_cp_topology& topology) {
+  std::vector<std::pair<const char*, double>> all;
+  for (const Field& field : fields) all.emplace_back(field.name, topology.*field.number);
+  return all;
+}
+
 std::string topology_line(const Job& job, bool on_gpu) {
   if (job.topology_from.empty()) return {};
   const Rates r = rates_of(job, on_gpu);

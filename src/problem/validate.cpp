@@ -306,10 +306,10 @@ Finding scales(const fh_problem& p) {
                 name_of(Types(p).kv));
   if (std::string wrong = wrong_scales_of_tokens(p); !wrong.empty()) return wrong;
   if (p.scale_tokens && (p.smooth || p.invariant))
-    return not_computed(
-        text("scale_tokens is {} and {}; a scale for each row of k and v is computed without smooth and "
-             "invariant. Set one of them to 0.",
-             p.scale_tokens, p.smooth ? text("smooth is {}", p.smooth) : text("invariant is {}", p.invariant)));
+    return not_computed(text(
+        "scale_tokens is {0} and {1} is {2}; a scale for each row of k and v is not computed with {1}. Set one of "
+        "them to 0.",
+        p.scale_tokens, p.smooth ? "smooth" : "invariant", p.smooth ? p.smooth : p.invariant));
   if (p.smooth && !of_8_bits)
     return text("smooth is {} and k and v are {}; means are taken out before values get 8 bits. Set it to 0.",
                 p.smooth, name_of(Types(p).kv));
