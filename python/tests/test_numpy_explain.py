@@ -119,3 +119,13 @@ def test_arrays_of_jax():
     assert len(lines_of(explain(*map(jax.numpy.asarray, (Q, K, V)), gradients=True))) == 2
     told = explain(**{name: jax.numpy.asarray(x) for name, x in CACHE.items()})
     assert "explains calls of attention alone. For append_kv give arrays of NumPy" in told
+
+
+@pytest.mark.parametrize("line, says", [
+    ("quantise f16 b1 hq1 hkv1 sq9 skv9 d64 causal", "to the attention of what is quantised. Leave causal out."),
+    ("bwd bf16 b1 hq1 hkv1 sq9 skv9 d64 page16 pages3", "or set op to fwd or append."),
+    ("append bf16 b1 hq1 hkv1 sq9 skv9 d64 slots rotary64 rows9", "Add positions."),
+])
+def test_a_line_is_answered_in_its_words(line, says):
+    told = explain(line)
+    assert says in told and "FH_" not in told and told.startswith(f"problem      {line}\nnot computed "), told
