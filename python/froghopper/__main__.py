@@ -126,7 +126,7 @@ def probed(file: str | None = None) -> tuple[int, str]:
 
 def without_options(words: list[str]) -> tuple[list[str], list[str]]:
     """The words that are no options, and the target that --target names, as for the program of the source tree."""
-    words, target = list(words), []
+    target: list[str] = []
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
         if not word.startswith("-"): continue
