@@ -12,6 +12,7 @@
 #include "check/layout.hpp"
 #include "src/base/counted.hpp"
 #include "src/base/text.hpp"
+#include "src/problem/line_words.hpp"
 
 namespace froghopper::check {
 
@@ -160,7 +161,7 @@ bool parse_at(std::string_view line, Case& c, Refusal& refusal) {
   const size_t start = words.empty() ? 0 : words.front().byte;
   auto problem = Problem::parse(join(words));
   if (!problem) {
-    refusal = {start, problem.failure().text, problem.failure().status};
+    refusal = {start, in_words_of_lines(problem.failure().text), problem.failure().status};
     return false;
   }
   c.problem = *problem;
@@ -200,12 +201,17 @@ Result<std::string> read_bounded(const std::string& path) {
   }
   // Also on a read that fails, of a folder for instance.
   if (file.bad()) return Failure{FH_INVALID_PROBLEM, text("{}: reading failed at byte {}.", path, bytes.size())};
+  if (const size_t zero = bytes.find('\0'); zero != bytes.npos)  // of another program, or UTF-16
+    return Failure{FH_INVALID_PROBLEM,
+                   text("{} must be a text file of problem lines, but byte {} of it is 0. Write it "
+                        "as UTF-8, or name another file.",
+                        path, zero)};
   return bytes;
 }
 
 }  // namespace
 
-Result<std::vector<Case>> read_cases(const std::string& path) {
+Result<std::vector<Case>> read_cases(const std::string& path, std::vector<Failure>& wrong) {
   const auto bytes = read_bounded(path);
   if (!bytes) return bytes.failure();
   std::istringstream file(*bytes);
@@ -217,14 +223,21 @@ Result<std::vector<Case>> read_cases(const std::string& path) {
     if (!words_of(line, 0, std::min(line.find('#'), line.size())).empty()) {
       Case c;
       Refusal refusal{};
-      if (!parse_at(line, c, refusal)) {
-        return Failure{refusal.status, text("{}, line {}, byte {} of the file: {}", path, number,
-                                            begin + refusal.byte, refusal.text)};
-      }
-      cases.push_back(std::move(c));
+      if (parse_at(line, c, refusal))
+        cases.push_back(std::move(c));
+      else
+        wrong.push_back(Failure{refusal.status, text("{}, line {}, byte {} of the file: {}", path, number,
+                                                     begin + refusal.byte, refusal.text)});
     }
     begin += line.size() + 1;
   }
+  return cases;
+}
+
+Result<std::vector<Case>> read_cases(const std::string& path) {
+  std::vector<Failure> wrong;
+  auto cases = read_cases(path, wrong);
+  if (!wrong.empty()) return wrong.front();
   return cases;
 }
 

@@ -31,6 +31,8 @@ struct Case {
 };
 Result<Case> parse_case(const std::string& line);               // a failure names the byte of the line
 Result<std::vector<Case>> read_cases(const std::string& path);  // a failure names file, line and byte
+// Reads on behind lines that are no cases, which become failures of their own in `wrong`, and gives the others.
+Result<std::vector<Case>> read_cases(const std::string& path, std::vector<Failure>& wrong);
 
 // Host memory for a case. Every tensor has a block of its own with guard zones around it. Guard zones, gaps between
 // rows and everything no key or query occupies hold bytes 0xff, which are NaN in all three types; tensors that are

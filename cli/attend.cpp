@@ -172,7 +172,8 @@ int run(const Options& options) {
 void attend_command(CLI::App& program, int& exit_code) {
   CLI::App* command = program.add_subcommand("attend", "Compute attention on tensors from files");
   const auto options = std::make_shared<Options>();
-  command->description(
+  describe_at_length(
+      *command,
       "Reads q, k and v as [batch, seq, heads, dim] or [seq, heads, dim], with cu_seqlens as [total, heads, dim]; "
       "in\n"
       "fp16, bf16 or fp32. A .safetensors may also have cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv, sink,\n"

@@ -99,9 +99,10 @@ int run(const Options& options) {
   std::vector<std::string> what = options.what;
   if (what.empty() && options.host) what.assign(1, smallest_look);
   if (what.empty()) what.assign(std::begin(first_look), std::end(first_look));
-  const auto read = cases_of(what);
-  if (!read) return complain(read.failure());
-  const std::vector<check::Case>& cases = *read;
+  const Cases read = cases_of(what);
+  const int unread = complain(read.wrong);
+  if (read.all.empty()) return unread;
+  const std::vector<check::Case>& cases = read.all;
   const bool has_backward = std::ranges::any_of(cases, [](const check::Case& c) { return c.problem.backward(); });
   if (options.host && options.backend == "cpu")
     return complain(exit_bad_input, text("--host is the cost of handing work to a GPU; leave {} cpu out.",
@@ -137,12 +138,12 @@ int run(const Options& options) {
   prepare_kernels(problems, options.target());
 
   bool header_wanted = true;
-  int worst = exit_ok;
+  int worst = unread;
   for (size_t i = 0; i < cases.size(); ++i) {
     std::fprintf(stderr, "[%zu/%zu] %s\n", i + 1, cases.size(), cases[i].line().c_str());
     const int code = measure(cases[i], options, header_wanted);
     if (code != exit_ok && code != exit_unsupported) return code;
-    if (code != exit_ok) worst = code;                     // the rest of a suite is measured all the same
+    if (worst == exit_ok) worst = code;                    // the rest of a suite is measured all the same
     if (std::fflush(stdout) != 0) return exit_run_failed;  // main() says what failed
   }
   return worst;
@@ -292,17 +293,18 @@ std::string new_turn_group() { return text("{}-{:06x}", now("%Y%m%dT%H%M%SZ"), s
 void bench_command(CLI::App& program, int& exit_code) {
   CLI::App* command = program.add_subcommand("bench", "Measure the speed of a backend");
   const auto options = std::make_shared<Options>();
-  command->description(
+  describe_at_length(
+      *command,
       "Runs each problem in rounds and prints the median time of a call, the median deviation from it, FLOP a "
       "second,\n"
       "the bytes that must be moved and those of a second, their share of what a kernel that only reads has reached\n"
-      "in the same run, the clock of the SMs, and on a GPU the share of what it is used for most, at its highest "
-      "clock (tensor cores,\n"
-      "exponentials or memory), with the time over the one that explain predicts.\n"
+      "in the same run, the clock of the SMs, and on a GPU the share of what it is used for most, at its highest\n"
+      "clock (tensor cores, exponentials or memory), with the time over the one that explain predicts.\n"
       "FLOPs are 2 (dim_qk + dim_v) a visible pair of query and key, and 2.5 times that backward; causal counts "
       "half.\n"
       "Where there is nothing to compute, a call has a time and no speed.\n"
-      "Without an argument: one problem, non-causal, causal and backward.");
+      "Without an argument: one problem, non-causal, causal and backward. A line that is no problem is named, with\n"
+      "its file and number, and the others are measured; the exit code is 2 then.");
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|SUITE");
   add_backend_option(*command, options->backend);

@@ -14,50 +14,64 @@ namespace {
 
 constexpr std::string_view operations[] = {"fwd", "bwd", "quantise", "append"};
 
-}  // namespace
+constexpr size_t most_complaints = 20;
 
-Result<std::vector<check::Case>> cases_of(const std::string& what) {
+bool is_typed(const std::string& what) {
   // A case line has blanks; a path that has some still begins with none of the operations.
-  std::error_code error;  // a line may be longer than a path can be
-  const bool typed = std::ranges::any_of(operations, [&](std::string_view op) {
+  return std::ranges::any_of(operations, [&](std::string_view op) {
     return what.starts_with(op) && what.substr(op.size()).starts_with(' ');
   });
-  if (!typed && std::filesystem::is_directory(what, error)) {
-    return Failure{FH_INVALID_PROBLEM,
-                   text("\"{}\" must be a file of problem lines, but is a folder. Name a file in it.", what)};
-  }
-  if (!typed && std::filesystem::exists(what, error)) {
-    auto cases = check::read_cases(what);
-    if (!cases) return Failure{cases.failure().status, in_words_of_lines(cases.failure().text)};
-    if (cases->empty()) {
-      return Failure{
-          FH_INVALID_PROBLEM,
-          text("\"{}\" must have a problem line, but has none. Write one in it, or name another file.", what)};
-    }
-    for (check::Case& c : *cases) c.reason = printable(c.reason);  // words of the file, and they will be printed
-    return cases;
-  }
-  auto one = check::parse_case(what);
-  if (one) return std::vector<check::Case>{*one};
-  if (what.find(' ') == std::string::npos) {
-    return Failure{FH_INVALID_PROBLEM,
-                   text("\"{}\" is neither a file nor a problem; a problem begins with fwd, bwd, quantise or append "
-                        "and a type. Try fwd bf16 b1 hq1 hkv1 "
-                        "sq128 skv128 d64.",
-                        what)};
-  }
-  return Failure{one.failure().status, text("\"{}\", {}", what, in_words_of_lines(one.failure().text))};
 }
 
-Result<std::vector<check::Case>> cases_of(const std::vector<std::string>& what) {
-  if (std::string why = unquoted(what); !why.empty()) return Failure{FH_INVALID_PROBLEM, std::move(why)};
-  std::vector<check::Case> cases;
-  for (const std::string& one : what) {
-    auto more = cases_of(one);
-    if (!more) return more.failure();
-    cases.insert(cases.end(), more->begin(), more->end());
+Failure no_cases(std::string why) { return Failure{FH_INVALID_PROBLEM, std::move(why)}; }
+
+// Of one argument, added to what there is.
+void add(const std::string& what, Cases& cases) {
+  std::error_code error;  // a line may be longer than a path can be
+  const auto refuse = [&](Failure why) { cases.wrong.push_back(std::move(why)); };
+  if (!is_typed(what) && std::filesystem::is_directory(what, error))
+    return refuse(
+        no_cases(text("\"{}\" must be a file of problem lines, but is a folder. Name a file in it.", what)));
+  if (!is_typed(what) && std::filesystem::exists(what, error)) {
+    const size_t wrong_before = cases.wrong.size();
+    auto read = check::read_cases(what, cases.wrong);
+    if (!read) return refuse(read.failure());
+    if (read->empty() && cases.wrong.size() == wrong_before)
+      return refuse(no_cases(
+          text("\"{}\" must have a problem line, but has none. Write one in it, or name another file.", what)));
+    for (check::Case& c : *read) {
+      c.reason = printable(c.reason);  // words of the file, and they will be printed
+      cases.all.push_back(std::move(c));
+    }
+    return;
   }
+  auto one = check::parse_case(what);
+  if (one) return cases.all.push_back(std::move(*one));
+  if (what.find(' ') == std::string::npos)
+    return refuse(
+        no_cases(text("\"{}\" is neither a file nor a problem; a problem begins with fwd, bwd, quantise or "
+                      "append and a type. Try fwd bf16 b1 hq1 hkv1 sq128 skv128 d64.",
+                      what)));
+  refuse(Failure{one.failure().status, text("\"{}\", {}", what, one.failure().text)});
+}
+
+}  // namespace
+
+Cases cases_of(const std::vector<std::string>& what) {
+  if (std::string why = unquoted(what); !why.empty()) return {.all = {}, .wrong = {no_cases(std::move(why))}};
+  Cases cases;
+  for (const std::string& one : what) add(one, cases);
   return cases;
+}
+
+int complain(const std::vector<Failure>& wrong) {
+  for (size_t i = 0; i < std::min(wrong.size(), most_complaints); ++i) complain(wrong[i]);
+  if (wrong.size() > most_complaints)
+    complain(exit_bad_input, text("{} more cannot be read either.", wrong.size() - most_complaints));
+  int code = exit_ok;  // input that says nothing comes before a problem that nothing computes
+  for (const Failure& why : wrong)
+    code = code == exit_ok ? exit_code_of(why.status) : std::min(code, exit_code_of(why.status));
+  return code;
 }
 
 std::string unquoted(const std::vector<std::string>& arguments) {

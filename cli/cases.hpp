@@ -8,13 +8,17 @@
 
 namespace froghopper::cli {
 
-// A problem line, a case line, or a file of them.
-Result<std::vector<check::Case>> cases_of(const std::string& what);
-// Of all arguments. One problem that the shell has divided, as it was not in quotes, is refused as such.
-Result<std::vector<check::Case>> cases_of(const std::vector<std::string>& what);
+// What arguments name, problem lines, case lines and files of them: the cases, and what is wrong with the others.
+struct Cases {
+  std::vector<check::Case> all;
+  std::vector<Failure> wrong;
+};
 
-// What the library says of a problem, with the words of a line where it has those of C.
-std::string in_words_of_lines(std::string said);
+// One problem that the shell has divided, as it was not in quotes, is told as such.
+Cases cases_of(const std::vector<std::string>& what);
+
+// Says what is wrong, of a file that is something else not without end. The exit code, exit_ok where nothing is.
+int complain(const std::vector<Failure>& wrong);
 
 // What is said of such a problem; "" where the arguments are none.
 std::string unquoted(const std::vector<std::string>& arguments);

@@ -146,9 +146,10 @@ bool check_one(const check::Case& c, const Options& options, Tally& tally) {
 int run(const Options& options) {
   std::vector<std::string> what = options.what;
   if (what.empty()) what.assign(std::begin(first_look), std::end(first_look));
-  const auto read = cases_of(what);
-  if (!read) return complain(read.failure());
-  const std::vector<check::Case>& cases = *read;
+  const Cases read = cases_of(what);
+  const int unread = complain(read.wrong);
+  if (read.all.empty()) return unread;
+  const std::vector<check::Case>& cases = read.all;
   if (options.backend == "hopper") {
     if (const auto here = check::hopper_is_here(); !here) return complain(here.failure());
   }
@@ -166,9 +167,11 @@ int run(const Options& options) {
     if (!check_one(c, options, tally)) return complain(exit_run_failed, text("writing to {} failed.", options.json));
     if (std::fflush(stdout) != 0) return exit_run_failed;  // rows are the progress; main() says what failed
   }
-  std::fprintf(words_of(options), "%d right, %d wrong, %d refused, %d skipped\n", tally.passed, tally.failed,
-               tally.refused, tally.skipped);
-  return tally.failed ? exit_check_failed : tally.refusal;
+  const std::string not_read = read.wrong.empty() ? "" : text(", {} not read", read.wrong.size());
+  std::fprintf(words_of(options), "%d right, %d wrong, %d refused, %d skipped%s\n", tally.passed, tally.failed,
+               tally.refused, tally.skipped, not_read.c_str());
+  if (tally.failed) return exit_check_failed;
+  return unread ? unread : tally.refusal;
 }
 
 }  // namespace
@@ -176,19 +179,21 @@ int run(const Options& options) {
 void check_command(CLI::App& program, int& exit_code) {
   CLI::App* command = program.add_subcommand("check", "Compare a backend with the fp64 oracle, case by case");
   const auto options = std::make_shared<Options>();
-  command->description(
+  describe_at_length(
+      *command,
       "Draws inputs for each case, computes it with a backend, in double, and in plain loops of the same precision,\n"
       "and compares. A case is a problem line, with how to draw its inputs after a colon: data=, layout=, lens_q=,\n"
       "lens_kv=, used_q=, used_kv=, rows=, grad_lse=, only=; a wrong value is answered with those that there are.\n"
-      "Without an argument: a few cases. `error` may be twice that of the plain loops and one rounding; `rmse` is "
-      "the root of the mean square "
-      "of\n"
-      "all errors; `gain` is the mean relative error with its sign. On a GPU each case runs four times, two of them\n"
-      "from a CUDA graph, and all results must be the same to the bit; gradients only with det, else each is "
-      "judged.\n"
-      "A gradient may cancel, so `allowed` is relative to what was added up to it: docs/1-math.md. Rows that are "
-      "written\n"
-      "to a cache are known but for their rounding, and no other byte of it may change.");
+      "Without an argument: a few cases. A line that is no case is named, with its file and number, and the others\n"
+      "are checked; the exit code is 1 if a result is wrong, else 2 if there is such a line.\n"
+      "\n"
+      "`error` is the largest error and `plain` that of the plain loops; `allowed` is twice that and one rounding.\n"
+      "`relative` is the norm of all errors over that of the exact result, `rmse` the root of their mean square, "
+      "and\n"
+      "`gain` the mean relative error with its sign. On a GPU each case runs four times, two of them from a CUDA\n"
+      "graph, and all results must be the same to the bit; gradients only with det, else each is judged. A gradient\n"
+      "may cancel, so `allowed` is relative to what was added up to it: docs/1-math.md. Rows that are written to a\n"
+      "cache are known but for their rounding, and no other byte of it may change.");
   command->footer(examples);
   command->add_option("what", options->what, "problem lines and files of them")->type_name("LINE|FILE");
   add_backend_option(*command, options->backend);

@@ -27,6 +27,9 @@ void bench_command(CLI::App& program, int& exit_code);
 void prepare_command(CLI::App& program, int& exit_code);
 void attend_command(CLI::App& program, int& exit_code);
 
+// What --help of a command says behind its one line, which alone is in the list of commands.
+void describe_at_length(CLI::App& command, const std::string& text);
+
 // --backend, the same for every command that computes, and --target of those that plan, also for a GPU that is not
 // here. Each command takes the other name too.
 void add_backend_option(CLI::App& command, std::string& backend);

@@ -9,6 +9,7 @@
 #include "cli/records.hpp"
 #include "src/api/run.hpp"
 #include "src/base/text.hpp"
+#include "src/problem/line_words.hpp"
 
 namespace froghopper::cli {
 
@@ -48,24 +49,31 @@ nlohmann::ordered_json as_json(const Problem& problem, const std::string& target
 
 int run(const std::vector<std::string>& lines, const std::string& target, bool json) {
   if (const auto why = unquoted(lines); !why.empty()) return complain(exit_bad_input, why);
+  if (lines.size() == 2 && read_target(lines[1].c_str()))
+    return complain(exit_bad_input, text("the target must be named by --target, but \"{0}\" stands for itself. Write "
+                                         "--target {0}.",
+                                         lines[1]));
   if (lines.size() > 1)
     return complain(exit_bad_input,
                     text("one problem is explained, but here are {}. Run explain for each of them.", lines.size()));
   std::error_code error;  // a line may be longer than a path can be
   const auto problem = Problem::parse(lines[0]);
   if (!problem && std::filesystem::exists(lines[0], error))
-    return complain(exit_bad_input, text("\"{}\" is a file, but explain takes a problem line. Give one of its lines; "
-                                         "check, bench and prepare take files.",
-                                         lines[0]));
-  const auto refused = [&](const Failure& why, const std::string& said) {
+    return complain(exit_bad_input,
+                    text("\"{}\" is a {}, but explain takes a problem line. Give one of its lines; "
+                         "check, bench and prepare take files.",
+                         lines[0], std::filesystem::is_directory(lines[0], error) ? "folder" : "file"));
+  const auto refused = [&](const Failure& why) {
+    const std::string said = in_words_of_lines(why.text);
     if (!json) return complain(exit_code_of(why.status), said);
     std::printf("%s\n", without_plan(lines[0], target, why.status, said).dump().c_str());
     return exit_code_of(why.status);
   };
-  if (!problem) return refused(problem.failure(), in_words_of_lines(problem.failure().text));
+  if (!problem) return refused(problem.failure());
   const auto where = read_target(target.c_str());
-  if (!where) return refused(where.failure(), where.failure().text);
-  const Explanation explanation = explain(*problem, *where);  // a refusal with its reason is a result too
+  if (!where) return refused(where.failure());
+  Explanation explanation = explain(*problem, *where);  // a refusal with its reason is a result too
+  explanation.text = in_words_of_lines(std::move(explanation.text));
   const std::string said = json ? as_json(*problem, target, *where, explanation).dump() : explanation.text;
   std::printf("%s\n", said.c_str());
   return exit_code_of(explanation.status);

@@ -31,7 +31,10 @@ constexpr const char* description =
     "A problem is one line of text, for instance\n"
     "  fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal\n"
     "forward in bf16, 2 sequences, 16 query heads over 4 key heads, 4096 queries and keys, head dim 128, causal "
-    "mask.";
+    "mask.\n"
+    "froghopper info --options lists every word of a line. froghopper COMMAND --help has the options of a command "
+    "and\n"
+    "examples.";
 
 constexpr const char* footer =
     "Exit codes: 0 done, 1 a check failed, 2 bad usage or input, 3 no device that serves, 4 unsupported problem,\n"
@@ -60,6 +63,9 @@ std::string no_command(const CLI::App& program, int argc, char** argv) {
   std::string_view near = near_word(word, known);
   if (word == "help" || word == "-?") near = "--help";
   if (word == "version" || word == "-v" || word == "-V") near = "--version";
+  if (word == "probe" || word == "cp")
+    return "probe is not in this program; it must be run with the Python package, under torchrun. Write torchrun "
+           "--nproc-per-node 8 -m froghopper probe machine.txt.";
   return text("{}; it must be one of {}.{} froghopper --help says what they do.",
               word.empty() ? "there is no command" : text("\"{}\" is no command", word), joined(commands, ", "),
               near.empty() ? "" : text(" Did you mean {}?", near));
@@ -79,6 +85,14 @@ void refuse_empty_values(CLI::App& command) {
     const std::string why =
         text("must not be empty. {}.", option->get_required() ? "Give a value" : "Leave it out, or give a value");
     option->check([why](const std::string& value) { return value.empty() ? why : std::string(); });
+  }
+}
+
+// Of the commands' descriptions, for the list of them.
+void keep_first_lines(CLI::App& program) {
+  for (CLI::App* command : program.get_subcommands({})) {
+    const std::string all = command->get_description();
+    command->description(all.substr(0, all.find('\n')));
   }
 }
 
@@ -109,6 +123,12 @@ std::string usage_error(const CLI::App* program, const CLI::Error& error) {
       {R"(^(\S+): Value (.*) not in range 0\.0+ to \d{300,}\.0+$)", "$1 must be positive, but is \"$2\""},
       {R"(^(\S+): Value (.*) not in range (\S+) to (\S+)$)", "$1 must be from $3 to $4, but is \"$2\""},
       {R"(^Could not convert: (\S+) = (.*)$)", "$1 must be a number, not negative and not too large, but is \"$2\""},
+      {R"(^(\S+): 1 required TEXT:\{auto,cpu,hopper\} missing$)",
+       "$1 must be followed by auto, cpu or hopper, but is not"},
+      {R"(^(\S+): 1 required (?:UINT|INT|FLOAT)\b.* missing$)", "$1 must be followed by a number, but is not"},
+      {R"(^(\S+): 1 required TEXT missing$)", "$1 must be followed by a value, but is not"},
+      {R"(^(\S+): 1 required (.*) missing$)", "$1 must be followed by $2, but is not"},
+      {R"(^(\S+) excludes (\S+)$)", "$1 and $2 are given, but only one of them can be. Leave out one"},
       {R"(^(\S+) is required$)", "$1 must be given, but is not"},
       {R"(^(\S+): must )", "$1 must "},
       {R"(^(\S+): ((?:gpu|cuda|GPU|CUDA)(?::0)?|hopper:0) not in \{auto,cpu,hopper\}$)",
@@ -141,6 +161,7 @@ int run(int argc, char** argv) {
   prepare_command(program, exit_code);
   attend_command(program, exit_code);
   for (CLI::App* command : program.get_subcommands({})) refuse_empty_values(*command);
+  if (argc > 1 && argv[1][0] == '-') keep_first_lines(program);
   program.failure_message(usage_error);
   if (const auto why = no_command(program, argc, argv); !why.empty()) return complain(exit_bad_input, why);
   try {
@@ -203,6 +224,10 @@ std::string as_written(const std::string& name, const std::string& other) {
 int complain(int code, const std::string& text) {
   std::fprintf(stderr, "froghopper: %s\n", printable(text).c_str());
   return code;
+}
+
+void describe_at_length(CLI::App& command, const std::string& text) {
+  command.description(command.get_description() + "\n\n" + text);
 }
 
 void add_backend_option(CLI::App& command, std::string& backend) {

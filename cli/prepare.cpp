@@ -108,10 +108,11 @@ int prepare(const std::vector<Problem>& problems, const std::string& name, int64
 int run(const Options& options) {
   if (!options.kernel.empty()) return compile_one(options.kernel);
   if (options.what.empty()) return complain(exit_bad_input, "which problems? Name lines or files of them.");
-  const auto cases = cases_of(options.what);
-  if (!cases) return complain(cases.failure());
+  const Cases cases = cases_of(options.what);
+  const int unread = complain(cases.wrong);
+  if (cases.all.empty()) return unread;
   std::vector<Problem> problems;
-  for (const check::Case& c : *cases)
+  for (const check::Case& c : cases.all)
     if (c.only != "cpu") problems.push_back(c.problem);
   const auto target = read_target(options.target.c_str());
   if (!target) return complain(exit_bad_input, target.failure().text);
@@ -130,7 +131,7 @@ int run(const Options& options) {
   if (wanted == 0)
     std::fprintf(stderr, "nothing to compile: what a GPU needs for this is built in or in the disk cache\n");
   if (wanted == 1 && failed == 0) std::fprintf(stderr, "compiled 1 kernel\n");  // of more, compile_all() says it
-  if (failed == 0) return exit_ok;
+  if (failed == 0) return unread;
   return complain(exit_run_failed, text("{} not compiled.", counted(failed, "kernel was", "kernels were")));
 }
 
@@ -154,7 +155,8 @@ void prepare_kernels(const std::vector<Problem>& problems, const std::string& ta
 void prepare_command(CLI::App& program, int& exit_code) {
   CLI::App* command = program.add_subcommand("prepare", "Compile the kernels of problems into the disk cache");
   const auto options = std::make_shared<Options>();
-  command->description(
+  describe_at_length(
+      *command,
       "Compiles what the problems need on a GPU, and what is neither built in nor in the disk cache yet, several "
       "kernels\n"
       "at a time. Calls that need them find them there. `check` and `bench` do so for what they are about to run.");

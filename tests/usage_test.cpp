@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests: what the program froghopper says of options and arguments that make no sense.
+#include <algorithm>
+
 #include "check/check.hpp"
 #include "tests/support/program.hpp"
 
@@ -64,6 +66,15 @@ TEST_F(Program, says_what_is_wrong_with_an_option) {
       {"attend x.npy -o y.npy --nonsense", "not expected: --nonsense. froghopper attend --help"},
       {"explain " FROGHOPPER_SOURCE_DIR "/tests/cases/pages.txt",
        "is a file, but explain takes a problem line. Give one of its lines; check, bench and prepare take files."},
+      {"explain /", "\"/\" is a folder, but explain takes a problem line."},
+      {"explain " + line + " h200", "Write --target h200."},
+      {"check --json", "--json must be followed by FILE.jsonl, but is not. froghopper check --help"},
+      {"check --seed", "--seed must be followed by a number, but is not."},
+      {"bench --ms", "--ms must be followed by a number, but is not."},
+      {"bench --backend", "--backend must be followed by auto, cpu or hopper, but is not."},
+      {"explain " + line + " --target", "--target must be followed by a value, but is not."},
+      {"info --json --options", " are given, but only one of them can be. Leave out one."},
+      {"probe", "must be run with the Python package, under torchrun"},
       {"check /", "\"/\" must be a file of problem lines, but is a folder"},
       {"check /dev/null", "\"/dev/null\" must have a problem line, but has none"},
       {"check -- -", "\"-\" is neither a file nor a problem"},
@@ -75,6 +86,51 @@ TEST_F(Program, says_what_is_wrong_with_an_option) {
     EXPECT_TRUE(has(r.err, c.message)) << r.err;
     EXPECT_FALSE(has(r.err, "fh_")) << r.err;
   }
+}
+
+TEST_F(Program, lists_commands_in_a_line_each) {
+  EXPECT_TRUE(has(run("--help").out, "\n  bench                       Measure the speed of a backend\n  prepare "));
+  EXPECT_TRUE(has(run("bench --help").out, "Measure the speed of a backend\n\nRuns each problem in rounds"));
+}
+
+// A file of a hundred cases is not checked once for each line that is none.
+TEST_F(Program, computes_the_good_lines_of_a_file_and_names_the_others) {
+  const std::string good = "fwd f32 b1 hq1 hkv1 sq9 skv9 d64", file = path("cases.txt");
+  write("cases.txt", good + "\nfwd f99 b1\n\n" + good + " causal\nnonsense\n");
+  const auto names_both = [&](const Ran& r) {
+    EXPECT_EQ(r.code, 2) << r.err;
+    EXPECT_TRUE(has(r.err, "cases.txt, line 2, byte 33 of the file: \"f99\" at offset 4")) << r.err;
+    EXPECT_TRUE(has(r.err, "cases.txt, line 5, byte ")) << r.err;
+  };
+  const Ran checked = run("check " + file);
+  names_both(checked);
+  EXPECT_TRUE(has(checked.out, "2 right, 0 wrong, 0 refused, 0 skipped, 2 not read\n")) << checked.out;
+  const Ran records = run("check --json - " + file);
+  names_both(records);
+  EXPECT_EQ(std::ranges::count(records.out, '\n'), 2) << records.out;
+  const Ran measured = run("bench --ms 1 --rounds 1 " + file);
+  names_both(measured);
+  EXPECT_TRUE(has(measured.out, good + " causal")) << measured.out;
+  names_both(run("prepare --target h100 " + file));
+
+  const Ran typed = run("check '" + good + "' 'fwd f99 b1' " + path("missing.txt"));
+  EXPECT_EQ(typed.code, 2);
+  EXPECT_TRUE(has(typed.out, "1 right, 0 wrong, 0 refused, 0 skipped, 2 not read\n")) << typed.out;
+  EXPECT_TRUE(has(typed.err, "\"fwd f99 b1\", ") && has(typed.err, "is neither a file nor a problem")) << typed.err;
+}
+
+TEST_F(Program, complains_of_a_file_of_something_else_with_an_end) {
+  std::string lines;
+  for (int i = 0; i < 33; ++i) lines += "nonsense\n";
+  write("cases.txt", lines);
+  const Ran r = run("check " + path("cases.txt"));
+  EXPECT_EQ(r.code, 2);
+  EXPECT_EQ(r.out, "");
+  EXPECT_TRUE(has(r.err, "line 20, ") && !has(r.err, "line 21, ")) << r.err;
+  EXPECT_TRUE(has(r.err, "froghopper: 13 more cannot be read either.\n")) << r.err;
+  write("cases.txt", std::string("fwd\0f32", 7));
+  EXPECT_TRUE(
+      has(run("check " + path("cases.txt")).err, "must be a text file of problem lines, but byte 3 of it is 0"));
 }
 
 // What a line leaves out has no 0 there, and none of the enumerators of C.

@@ -7,6 +7,7 @@
     froghopper.append_kv(k, v, k_cache, v_cache, seqused_kv=lengths)   new rows into a cache of NumPy arrays
     o = froghopper.torch.attention(q, k, v, causal=True)               tensors of PyTorch
     o = froghopper.jax.attention(q, k, v, causal=True)                 arrays of JAX
+    print(froghopper.explain(q, k, v, causal=True))                    how that would be computed
     print(froghopper.explain("fwd bf16 b2 hq16 hkv4 sq4096 skv4096 d128 causal", "h200"))
 
     froghopper                         attention, attention_backward, append_kv and quantise of NumPy arrays, explain

@@ -2,7 +2,8 @@
 """The command of the installed package; `python3 -m froghopper` is the same.
 
     froghopper info [--json]              the library in use, the frameworks that are installed, what would run here
-    froghopper explain LINE [TARGET]      how a problem would be computed, or why not: "auto", "cpu", "hopper", "h200"
+    froghopper explain LINE [TARGET]      how a problem would be computed, or why not: "auto", "cpu", "hopper", "h200";
+                                          --target TARGET is the same
     froghopper probe [FILE]               under torchrun: what transfers between the ranks cost, for context parallelism
     froghopper --version                  the library's
 
@@ -15,6 +16,7 @@ For example:
 check, bench, prepare and attend are commands of the program that is built from the sources, build/froghopper.
 """
 import contextlib
+import difflib
 import errno
 import importlib.metadata
 import json
@@ -34,6 +36,7 @@ FRAMEWORKS = ("numpy", "torch", "transformers", "jax")
 TARGETS = ("auto", "cpu", "hopper", "h100", "h200")  # no word of a line is one
 COMMANDS = ("info", "explain", "probe")
 OF_THE_OTHER_PROGRAM = ("check", "bench", "prepare", "attend")
+NO_LINE = f"LINE must be given, but is not. Write froghopper explain \"{SAMPLE}\"."
 EXPLAINED = "problem "  # begins an answer, also one that says why not
 DONE, BAD_INPUT, WRITING_FAILED = 0, 2, 5  # as the program of the source tree has them
 
@@ -74,7 +77,19 @@ def refusal(command: str) -> str:
         return (f"froghopper: {command} is not in the Python package; it must be run with the program that is built "
                 "from the sources. In a checkout: scripts/setup froghopper_program, then build/froghopper "
                 f"{command} --help.")
-    return f'froghopper: "{command}" is no command; it must be one of info, explain, probe, help.'
+    meant = {"-?": "help", "-v": "--version", "-V": "--version", "version": "--version"}.get(command)
+    near = [meant] if meant else difflib.get_close_matches(command.lower(), (*COMMANDS, "help", "--version",
+                                                                               *OF_THE_OTHER_PROGRAM), 1)
+    return (f'froghopper: "{command}" is no command; it must be one of info, explain, probe, help.'
+            f'{f" Did you mean {near[0]}?" if near else ""} froghopper --help says what they do.')
+
+
+def misused(command: str, words: list[str]) -> str:
+    """What is wrong with the words behind a command that has no use for them."""
+    takes = {"info": "--json or nothing", "probe": "one FILE or nothing", "--version": "nothing"}.get(command)
+    if takes is None: return f"froghopper: {NO_LINE}"
+    return (f"froghopper: {command} takes {takes}, but is given {' '.join(words)}. froghopper --help says what each "
+            "command takes.")
 
 
 def answer(command: str, words: list[str]) -> tuple[int, str]:
@@ -88,7 +103,7 @@ def answer(command: str, words: list[str]) -> tuple[int, str]:
         if command == "explain" and words: return told(explained(*in_one_line(words)))
     except froghopper.Error as error: return BAD_INPUT, f"froghopper: {error}"
     if command in ("help", "-h", "--help"): return DONE, usage
-    return BAD_INPUT, usage if command in COMMANDS else refusal(command)
+    return BAD_INPUT, misused(command, words) if command in (*COMMANDS, "--version") else refusal(command)
 
 
 def probed(file: str | None = None) -> tuple[int, str]:
@@ -109,8 +124,33 @@ def probed(file: str | None = None) -> tuple[int, str]:
     finally: dist.destroy_process_group()
 
 
-def in_one_line(words: list[str]) -> list[str]:
+def without_options(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words that are no options, and the target that --target names, as for the program of the source tree."""
+    target: list[str] = []
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if not word.startswith("-"): continue
+        if name not in ("--target", "--backend"):
+            raise froghopper.InvalidProblem(f"explain has no option {name}; it takes LINE and TARGET. Leave it out.")
+        found = [value] if equals else words[at + 1:at + 2]
+        if found in ([], [""]):
+            raise froghopper.InvalidProblem(f"{name} must be followed by a target, but is not. Write {name} h200.")
+        return without_options(words[:at] + words[at + 2 - len(equals):])[0], found
+    return words, target
+
+
+def in_one_line(given: list[str]) -> list[str]:
     """LINE and TARGET, also where the shell has parted a line without quotes into its words."""
+    words, target = without_options(given)
+    if not any(map(str.strip, words)): raise froghopper.InvalidProblem(NO_LINE)
+    found = line_and_target(words)
+    if target and len(found) > 1:
+        raise froghopper.InvalidProblem(f"there must be one target, but {found[1]} and {target[0]} are given. Leave "
+                                        "out one.")
+    return found + target
+
+
+def line_and_target(words: list[str]) -> list[str]:
     if any(" " in word for word in words):
         if len(words) < 3: return words
         raise froghopper.InvalidProblem(f"LINE must be one argument, but here are {len(words)}. Quote the line: "
@@ -122,6 +162,10 @@ def in_one_line(words: list[str]) -> list[str]:
 
 def explained(line: str, target: str = "auto") -> str:
     """A line that makes no sense is an error of the command, where froghopper.explain only tells it."""
+    if os.path.exists(line):
+        raise froghopper.InvalidProblem(f"LINE must be a problem, but \"{line}\" is a "
+                                        f"{'folder' if os.path.isdir(line) else 'file'}. Give one line, as in "
+                                        f"froghopper explain \"{SAMPLE}\".")
     return froghopper.explain(library().problem(text("LINE", line, SAMPLE)), target)
 
 

@@ -2,7 +2,7 @@
 """Appending to a cache, for every framework: the problem of shapes and options, and its call by addresses."""
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from froghopper import _c
@@ -152,6 +152,14 @@ def way_to_tables(shape: Shape, dim: int, other: Shape | None = None) -> str:
     cut = f"[{'0, ' * (len(shape) == 3)}:, :{shape[-1] // 2}]"
     return (f"If their columns are there twice, as in transformers, use rotary_cos{cut} and rotary_sin{cut}, with a "
             "row for each position from 0 on")
+
+
+def check_named(v: Any, call: Mapping[str, Any], given: Sequence[Any]) -> None:
+    """Of what explain is given with a cache. given: what has no name, or has one of attention's."""
+    if v is None and call.get("v_cache") is not None and any(x is not None for x in given):
+        raise InvalidType("k and v must be given to explain by name with k_cache and v_cache, as without one they are "
+                          "q and k of attention, but v has none. Use explain(k=k, v=v, k_cache=k_cache, "
+                          "v_cache=v_cache).")
 
 
 # Arguments of attention, which the library's sentences have here -> those of append_kv.

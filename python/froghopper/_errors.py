@@ -71,11 +71,13 @@ BY_STATUS: dict[int, type[Error]] = {
 }
 
 
-def error_of(status: int, sentence: str) -> BaseException:
+def error_of(status: int, sentence: str, of_line: bool = False) -> BaseException:
     """The exception for a status that is not FH_OK. sentence: fh_last_error's. It begins with the name of a C function,
-    or of two where one library has called the other; these are left out."""
+    or of two where one library has called the other; these are left out. of_line: it has the words of a problem line,
+    where others get those of arguments here."""
     if status == Status.INTERRUPTED: return KeyboardInterrupt()
-    return BY_STATUS.get(status, Internal)(in_python(OF_CALLS.sub("", sentence)))
+    plain = OF_CALLS.sub("", sentence)
+    return BY_STATUS.get(status, Internal)(plain if of_line else in_python(plain))
 
 
 def about_o(error: InvalidTensor, held: bool, q: Sequence[int]) -> InvalidTensor:

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from froghopper._axes import OF_EXAMPLES, SWAPPED, note_of_axes
-from froghopper._explain import explain as explain_problem
+from froghopper._explain import explain_problem
 from froghopper._errors import InvalidType
 from froghopper._jax_problem import check_derivative, described, fits, kind_of
 from froghopper._library_words import in_python
@@ -42,6 +42,10 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *others: Any, target: s
         if isinstance(q, str): raise InvalidType("q must be an array of JAX, but is a str. For a line use "
                                                  "froghopper.explain.")
         if others: too_many("attention", others)
+        if options.get("k_cache") is not None or options.get("v_cache") is not None:
+            raise InvalidType("explain() of froghopper.jax has no argument k_cache, as it explains calls of attention "
+                              "alone. For append_kv give arrays of NumPy of the same shapes to froghopper.explain, or "
+                              "a line, as in froghopper.explain(\"append bf16 b8 hq8 hkv8 sq1 skv4096 d128\").")
         defaults: dict[str, Any] = attention.__kwdefaults__ or {}
         check_own_words("explain", "jax", options, defaults.keys(), ("target", "gradients"))
         names = names_said("attention", "jax", options, defaults.keys())

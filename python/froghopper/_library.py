@@ -38,7 +38,8 @@ class Library:
     def problem(self, line: str) -> _c.Problem:
         """A line of text as the problem. InvalidProblem names the word that it does not understand."""
         problem = _c.Problem(size=ctypes.sizeof(_c.Problem))
-        self.check(self.calls.fh_problem_parse(line.encode(), ctypes.byref(problem)))
+        status = self.calls.fh_problem_parse(line.encode(), ctypes.byref(problem))
+        if status: raise error_of(status, self.last_error(), of_line=True)
         return problem
 
     def line(self, problem: _c.Problem) -> str:

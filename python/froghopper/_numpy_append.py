@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from froghopper import _c
 from froghopper._append import NAMES, AppendCall, plan_for
 from froghopper._append_checks import (Given, check_caches, check_factors, check_new, check_own_scale, check_sides,
                                        check_whole, described, first, has_scale, sizes_of, type_of_caches, wrong_scale)
@@ -65,42 +66,50 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
     checked before anything is written. Raises TypeError for arguments of a wrong kind, ValueError for shapes, numbers
     and memory that do not fit, NotImplementedError for what makes sense and is not computed.
     """
+    problem, tensors = read_call(locals())
+    AppendCall(plan_for(problem, "cpu"), strides_in(tensors)).run([address(tensors[name]) for name in NAMES], None)
+    written: Array | None = tensors["q_out"]
+    return written
+
+
+def read_call(call: dict[str, Any]) -> tuple[_c.Problem, dict[str, Any]]:
+    """What is asked for, and the arrays by the names of the library's tensors, all of it checked. call: the arguments
+    of append_kv by name."""
+    q, k, v, k_cache, v_cache = (call[name] for name in ("q", "k", "v", "k_cache", "v_cache"))
     new = {name: x for name, x in (("q", q), ("k", k), ("v", v)) if x is not None}
     for name, x in new.items(): check_is_array(name, x)
     if not new: raise InvalidTensor("q, k or v must be given, but all are None. Give one, with what is written of it.")
     of_kv = first(k, v, q)
     for name, x in new.items(): check_array(name, x, x)
     check_new(new, of_kv)
-    q_out = check_q_out(q, q_out)
+    q_out = check_q_out(q, call["q_out"])
     caches = check_caches(k, v, k_cache, v_cache, check_cache)
-    given = Given(
-        block_table=whole_numbers("block_table", block_table, np.int32),
-        cu_seqlens=read_one_length("cu_seqlens", cu_seqlens), seqused=read_one_length("seqused", seqused),
-        seqused_kv=read_one_length("seqused_kv", seqused_kv),
-        slot_mapping=whole_numbers("slot_mapping", slot_mapping, np.int64),
-        positions=whole_numbers("positions", positions, np.int64), rotary_cos=factors("rotary_cos", rotary_cos, of_kv),
-        rotary_sin=factors("rotary_sin", rotary_sin, of_kv), norm_q=factors("norm_q", norm_q, of_kv),
-        norm_k=factors("norm_k", norm_k, of_kv))
-    sizes = sizes_of(given, of_kv, None if not caches else next(iter(caches.values())), max_seqlen,
-                     lambda begins: longest("max_seqlen", begins, max_seqlen))
+    read: dict[str, Array | None] = {
+        name: whole_numbers(name, call[name], dtype) for name, dtype in (
+            ("block_table", np.int32), ("slot_mapping", np.int64), ("positions", np.int64))}
+    read |= {name: read_one_length(name, call[name]) for name in ("cu_seqlens", "seqused", "seqused_kv")}
+    read |= {name: factors(name, call[name], of_kv) for name in ("rotary_cos", "rotary_sin", "norm_q", "norm_k")}
+    given = Given(**read)
+    sizes = sizes_of(given, of_kv, None if not caches else next(iter(caches.values())), call["max_seqlen"],
+                     lambda begins: longest("max_seqlen", begins, call["max_seqlen"]))
     check_sides(given, sizes, of_kv.size // max(of_kv.shape[-2] * of_kv.shape[-1], 1), q, k)
-    if dtype is not None: dtype = stored_as(dtype, caches)
+    dtype = None if call["dtype"] is None else stored_as(call["dtype"], caches)
     dtype_kv = type_of_caches({type_name(name, x, dtype) for name, x in caches.items()}, of_kv,
                               '.view("uint8") and dtype="float8_e4m3fn"')
-    scales = {"scale_k": scale_of("scale_k", scale_k, k_cache, dtype_kv),
-              "scale_v": scale_of("scale_v", scale_v, v_cache, dtype_kv)}
+    scales = {"scale_k": scale_of("scale_k", call["scale_k"], k_cache, dtype_kv),
+              "scale_v": scale_of("scale_v", call["scale_v"], v_cache, dtype_kv)}
     own = {scale.ndim == 3 for scale in scales.values() if scale is not None}
     if len(own) > 1:
         raise InvalidProblem(SCALES_UNLIKE)
+    epsilon = call["norm_epsilon"]
     problem = described(
-        q, k, v, given, sizes, dtype_kv, rotary_interleaved=flag("rotary_interleaved", rotary_interleaved),
-        norm_epsilon=None if norm_epsilon is None else number("norm_epsilon", norm_epsilon), own_scales=own == {True},
-        max_sms=max_sms)
+        q, k, v, given, sizes, dtype_kv, rotary_interleaved=flag("rotary_interleaved", call["rotary_interleaved"]),
+        norm_epsilon=None if epsilon is None else number("norm_epsilon", epsilon), own_scales=own == {True},
+        max_sms=call["max_sms"])
     tensors = {"q": q, "k": k, "v": v, "q_out": q_out, "cache_k": k_cache, "cache_v": v_cache, **scales,
                **given._asdict()}
     tensors["cu_seqlens_q"], tensors["seqused_q"] = tensors.pop("cu_seqlens"), tensors.pop("seqused")
-    AppendCall(plan_for(problem, "cpu"), strides_in(tensors)).run([address(tensors[name]) for name in NAMES], None)
-    return q_out
+    return problem, tensors
 
 
 def stored_as(dtype: Any, caches: dict[str, Array]) -> str:

@@ -177,6 +177,9 @@ def topology_of(given: Any) -> c.CpTopology:
         except (OSError, ValueError) as error:
             raise InvalidProblem(f"topology must be a file that can be read, but {error}. Use what probe has "
                                  "written.") from error
+        if not any(line.partition("#")[0].strip() for line in lines.splitlines()):
+            raise InvalidProblem(f"topology must be a file of figures, but {os.fspath(given)} has none. Use what probe "
+                                 "has written, or None.")
     else: wrong_kind("topology", given, "what probe returns, or a file", "the file that probe has written")
     found = c.CpTopology(size=ctypes.sizeof(c.CpTopology))
     check_status(calls().fh_cp_topology_parse(lines.encode(), ctypes.byref(found)))

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""froghopper.torch.explain: where and how a call of attention would be computed, without computing it."""
+"""froghopper.torch.explain: where and how a call of attention or append_kv would be computed, without computing it."""
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from froghopper import _c
+from froghopper import _torch_append as appending
 from froghopper import _torch_calls as calls
 from froghopper import _torch_paged as pages
+from froghopper._append import check_named
 from froghopper._axes import OF_EXAMPLES, note_of_axes
-from froghopper._explain import explain as explain_problem
+from froghopper._explain import explain_problem
 from froghopper._errors import InvalidType, Unsupported
 from froghopper._library_words import in_python
 from froghopper._torch_attention import attention
@@ -43,6 +45,9 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
 
     target         instead of the tensors' device: "cpu", "hopper", "h200", ...; froghopper.h has all
 
+    With k_cache or v_cache, a call of append_kv is explained, whose arguments are all given by name: explain(k=k, v=v,
+    k_cache=k_cache, v_cache=v_cache, seqused_kv=lengths).
+
     Where q, k, v or sink requires a gradient, the backward pass is explained too. A contradiction is told, not raised,
     and so is a tensor that is missing. Code that torch.compile traces cannot call it: there is no place for a text.
     """
@@ -54,6 +59,11 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
     try:
         if isinstance(q, str): raise InvalidType("q must be a tensor of PyTorch, but is a str. For a line use "
                                                  "froghopper.explain.")
+        if not others and appends(options):
+            check_named(v, options, (q,))
+            options, new = options | {"q": q, "k": k, "v": v}, next((x for x in (k, v, q) if x is not None), None)
+            names = names_said("append_kv", "torch", options, OF_APPEND.keys())
+            return of_append(options, new, target)
         if others: too_many("attention", others)
         names, options = said_and_meant(options)
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
@@ -75,6 +85,32 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
         notes = f"axes         {note}\n" * bool(note) + needed_on_gpu(where, given) + parts
         return f"{told.rstrip()}\n{notes}" if notes else told
     except Exception as error: return f"not computed {named_by(names, error)}"  # also what PyTorch says of its tensors
+
+
+OF_APPEND: dict[str, Any] = dict.fromkeys(("k", "v", "k_cache", "v_cache")) | (
+    getattr(appending.append_kv, "__wrapped__").__kwdefaults__ or {})
+
+
+def appends(options: dict[str, Any]) -> bool:
+    """Whether the arguments are those of append_kv."""
+    return options.get("k_cache") is not None or options.get("v_cache") is not None
+
+
+def of_append(options: dict[str, Any], new: Any, target: str | None) -> str:
+    """What explain says of a call of append_kv. new: one of its new rows."""
+    check_own_words("explain", "torch", options, OF_APPEND.keys(), ("target",))
+    call = OF_APPEND | translated("append_kv", "torch", options, OF_APPEND.keys())
+    looked = {name: without_memory(x) for name, x in call.items()}
+    appending.append_kv(**looked)  # checks, and computes nothing without memory
+    where = target or ("auto" if new.is_meta else calls.target_of(new)[1])
+    if where == "cpu" and not looked["max_sms"]: looked["max_sms"] = torch.get_num_threads()
+    some = without_memory(new)
+    given = {name: looked[name] for name in appending.Given._fields} | {
+        name: scale_tensor(name, looked[name], some) for name in ("scale_k", "scale_v")}
+    problem = appending.checked(appending.Given(**given), appending.Options(
+        looked["max_seqlen"], looked["rotary_interleaved"], looked["norm_epsilon"], looked["max_sms"]))
+    told = in_python(explain_problem(problem, where))
+    return told.replace("tensors on the CPU", 'target="cpu"') if target else told
 
 
 def parts_of(*tensors: Tensor) -> str:

@@ -281,7 +281,8 @@ def test_a_machine_is_measured(found, tmp_path):
     ({"speed": 3}, "topology must have the fields that probe returns, latency, .*, but has 'speed'. Leave it out"),
     ({"bandwith": 3}, "has 'bandwith'. Did you mean bandwidth?"),
     ({"bandwidth": "3 GB/s"}, r"topology\['bandwidth'\] must be a number, but is '3 GB/s'"),
-    ("/nowhere/machine.txt", "can be read, but .*such"), ({"slowdown": 0.5}, "topology.slowdown is 0.5"),
+    ("/nowhere/machine.txt", "can be read, but .*such"), ("/dev/null", "a file of figures, but /dev/null has none"),
+    ({"slowdown": 0.5}, "topology.slowdown is 0.5"),
     (3, "topology must be what probe returns, or a file, but is 3"),
 ])
 def test_figures_that_make_no_sense(topology, wanted):

@@ -73,10 +73,14 @@ def test_quantise_of_packed_sequences_is_traced():
     with pytest.raises(Exception, match="max_seqlen_q and max_seqlen_kv must be given"): compiled()
 
 
-def test_explain_of_numpy_says_how_to_ask():
-    x = np.zeros((1, 8, 2, 64), np.float32)
-    refused("is given an ndarray first and causal. Write the line, as in froghopper.explain",
-            lambda: froghopper.explain(x, x, x, causal=True))
+def test_explain_says_how_to_ask():
+    line = "fwd f32 b1 hq1 hkv1 sq64 skv64 d64"
+    for call, found in ((lambda: froghopper.explain(line, causal=True), "a str, causal"),
+                        (lambda: froghopper.explain(line, "cpu", "h200"), "a str, a str, a str"),
+                        (lambda: froghopper.explain(line, CACHE), "a str, a Tensor"),
+                        (lambda: froghopper.explain(), "nothing")):
+        refused(f"or what attention or append_kv takes, but is given {found}. Write the line, as in froghopper.explain",
+                call)
 
 
 def test_a_contradiction_is_told_as_not_computed():

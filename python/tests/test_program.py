@@ -29,7 +29,14 @@ def run(*words, before=(), **streams):
     (["--version"], 0, froghopper.__version__), (["chck"], 2, '"chck" is no command; it must be one of info, explain'),
     (["check", LINE], 2, "build/froghopper check"), (["bench"], 2, "build/froghopper bench"),
     (["explain", "--help"], 0, "For example"), (["info", "-h"], 0, "For example"),
-    (["explain"], 2, "explain LINE"), (["info", "more"], 2, "explain LINE"),
+    (["explain"], 2, "LINE must be given"), (["explain", ""], 2, "LINE must be given"),
+    (["info", "--jsn"], 2, "info takes --json or nothing, but is given --jsn."), (["probe", "a", "b"], 2, "one FILE"),
+    (["--version", "x"], 2, "--version takes nothing"), (["chek"], 2, "Did you mean check?"),
+    (["-V"], 2, "Did you mean --version?"), (["explain", "/"], 2, 'LINE must be a problem, but "/" is a folder.'),
+    (["explain", LINE, "--target", "cpu"], 0, LINE), (["explain", "--backend=cpu", *LINE.split()], 0, LINE),
+    (["explain", LINE, "--target"], 2, "--target must be followed by a target"),
+    (["explain", LINE, "cpu", "--target", "cpu"], 2, "there must be one target, but cpu and cpu are given"),
+    (["explain", LINE, "--json"], 2, "explain has no option --json; it takes LINE and TARGET"),
     (["explain", "fwd b0x"], 2, "b0x"), (["explain", "fwd \udce9"], 2, "LINE must be UTF-8"),
 ])
 def test_what_it_says(words, code, said):

@@ -12,6 +12,7 @@
 #include "src/base/log.hpp"
 #include "src/base/per_thread.hpp"
 #include "src/base/text.hpp"
+#include "src/problem/line_words.hpp"
 #include "src/runtime/runtime.hpp"
 
 namespace froghopper {
@@ -99,7 +100,7 @@ Result<void> parse(const char* line, fh_problem* problem) {
   auto sized = whole_problem(*problem);
   if (!sized) return sized.failure();
   auto parsed = Problem::parse(line);
-  if (!parsed) return parsed.failure();
+  if (!parsed) return Failure{parsed.failure().status, in_words_of_lines(parsed.failure().text)};
 
   const size_t size = problem->size, known = std::min(size, sizeof(fh_problem));
   fh_problem full = parsed->user_struct(), plain = fh_problem_init();

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// cli: what the library says of a problem, which it says of the C struct, for whoever wrote a line: there an enumerator
-// has a short name, an option is there or is left out, and no word is set to 0.
+// problem: what the library says of a problem, which it says of the C struct, for whoever wrote a line: there an
+// enumerator has a short name, an option is there or is left out, and no word is set to 0.
+#include "src/problem/line_words.hpp"
+
 #include <algorithm>
 #include <functional>
 #include <regex>
 
-#include "cli/cases.hpp"
 #include "src/base/text.hpp"
 #include "src/problem/options.hpp"
 
-namespace froghopper::cli {
+namespace froghopper {
 
 namespace {
 
@@ -111,4 +112,4 @@ std::string in_words_of_lines(std::string said) {
   return said;
 }
 
-}  // namespace froghopper::cli
+}  // namespace froghopper
