@@ -144,22 +144,27 @@ __device__ WorkItem make_item(const BwdParams& params, int sequence, int head_kv
           .lengths = lengths};
 }
 
+// The kv tiles that add to a q tile of the item's sequence.
+template <BwdVariant V>
+__device__ TileSequence<int> kv_tiles_of(const BwdParams& params, const WorkItem& item, int q_tile) {
+  const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.lengths.seq_q) - 1;
+  return KeyMask<V>(params, item.lengths).tiles(first_row, last_row, V.tiles.kv);
+}
+
 // Where CTAs add to grad_q in order, it is the order in which items come. The rank of the item's kv tile is how many kv
 // tiles add to the q tile before it.
 template <BwdVariant V>
 __device__ int rank_of_tile(const BwdParams& params, const WorkItem& item, int q_tile) {
   const bool keys_falling = V.mask == Mask::causal && item.keys_falling;
   if (!bounded_below(V.mask) && !keys_falling) return item.kv_tile;
-  const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.lengths.seq_q) - 1;
-  const TileSequence<int> tiles = KeyMask<V>(params, item.lengths).tiles(first_row, last_row, V.tiles.kv);
+  const TileSequence<int> tiles = kv_tiles_of<V>(params, item, q_tile);
   return keys_falling ? tiles.end - 1 - item.kv_tile : item.kv_tile - tiles.begin;
 }
 
 // How many kv tiles add to a q tile to which the item's adds.
 template <BwdVariant V>
 __device__ int tiles_in_order(const BwdParams& params, const WorkItem& item, int q_tile) {
-  const int first_row = q_tile * V.tiles.q, last_row = min(first_row + V.tiles.q, item.lengths.seq_q) - 1;
-  const TileSequence<int> tiles = KeyMask<V>(params, item.lengths).tiles(first_row, last_row, V.tiles.kv);
+  const TileSequence<int> tiles = kv_tiles_of<V>(params, item, q_tile);
   return tiles.end - tiles.begin;
 }
 
