@@ -40,7 +40,8 @@ def drawn(array):
 @pytest.mark.parametrize("theirs, ours", [
     (dict(softmax_scale=0.5), dict(scale=0.5)), (dict(window_size=(3, -1)), dict(window=(3, None))),
     (dict(causal=True, window_size=[3, 2]), dict(causal=True, window=(3, None))),
-    (dict(local_window_size=2), dict(window=(2, 2))), (dict(logits_soft_cap=5.0), dict(softcap=5.0)),
+    (dict(local_window_size=2, align="top_left"), dict(window=(2, 2), align="top_left")),
+    (dict(logits_soft_cap=5.0), dict(softcap=5.0)),
     (dict(num_splits=3, dropout_p=0.0, attn_mask=None, is_causal=False, enable_gqa=True), {})])
 def test_same_meaning(framework, theirs, ours):
     attention, array = framework()
