@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from froghopper import _flash_widths as widths
 from froghopper import _torch_ops as ops
 from froghopper import _torch_traced as traced
 from froghopper._call import whole_number
@@ -110,9 +111,11 @@ def in_any_order(order: Callable[[Sequence[Any], Collection[str]], Sequence[str]
         name, known = function.__name__, arguments_of(function)
 
         def told(*given: Any, **words: Any) -> Any:
-            if torch.compiler.is_compiling(): traced.tell(names_of(name, words))
+            if torch.compiler.is_compiling():
+                traced.tell(names_of(name, words))
+                if widths.is_odd(function, given, words): return widths.padded(function, given, words)
             try: return function(*given, **words)
-            except Error as error: raise named_by(names_of(name, words), error)
+            except Error as error: return after(error, function, given, words)
             except BARE:
                 check_kinds(function, given, words)
                 raise
@@ -129,14 +132,25 @@ def in_any_order(order: Callable[[Sequence[Any], Collection[str]], Sequence[str]
                 if word not in known: return translated_call(told, "flash_attn_interface", given, words, known)
             if torch.compiler.is_compiling():
                 traced.tell(names_of(name, words))
+                if widths.is_odd(function, given, words): return widths.padded(function, given, words)
                 return function(*given, **words)
             try: return function(*given, **words)  # as told, at less of the host's time
-            except Error as error: raise named_by(names_of(name, words), error)
+            except Error as error: return after(error, function, given, words)
             except BARE:
                 check_kinds(function, given, words)
                 raise
         return call
     return decorate
+
+
+def after(error: Error, function: Callable[..., Any], given: tuple[Any, ...], words: dict[str, Any]) -> Any:
+    """Of a call that ended with the error: what it returns with wider tensors, or the error in the caller's words."""
+    names = names_of(function.__name__, words)
+    if not widths.is_of_widths(error): raise named_by(names, error)
+    if not widths.is_odd(function, given, words):
+        raise widths.of_cache(function.__name__, named_by(names, error))
+    try: return widths.padded(function, given, words)
+    except Error as other: raise named_by(names, other) from None
 
 
 def speaks_of(names: dict[str, str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -48,5 +48,6 @@ def different_ends(function: str, given: Sequence[Any], words: Mapping[str, Any]
     if function == "paged_attention" or own.get("block_table") is not None: return "keys are in pages"
     first = 1 if function == "attention_backward" else 0  # behind grad_o
     q, k = (given[first + at] if len(given) > first + at else words.get(name) for at, name in enumerate("qk"))
-    rows_q, rows_k = (shape[1] if len(shape := getattr(x, "shape", ())) == 4 else 0 for x in (q, k))
+    shapes: list[Any] = [getattr(x, "shape", ()) for x in (q, k)]
+    rows_q, rows_k = (shape[1] if len(shape) == 4 else 0 for shape in shapes)
     return f"q has {rows_q} rows, k {rows_k}" if rows_q and rows_k and rows_q != rows_k else ""

@@ -28,7 +28,7 @@ What differs on purpose
   place               name
   no keys at all      lse is -inf here, and +inf there if k has no rows; for sequences without keys both say -inf
   deterministic       works for every head dim; there not above 192
-  head dims           v may have any of its own, forward and backward; up to 512
+  head dims           v may have any of its own; up to 512. No multiples of 8 are padded, in caches and pages refused
   num_splits,         hints there; accepted and without effect here, where a plan decides. A result does not depend
   pack_gqa            on them
   scheduler_metadata  the same: get_scheduler_metadata gives zeros, and any is accepted
