@@ -46,10 +46,11 @@ def padded(function: Callable[..., Any], given: tuple[Any, ...], words: Mapping[
     """What the function returns, of tensors with columns of zeros: they add nothing to scores, and columns to out that
     are cut."""
     named = arguments(function, given, words)
-    q, k, v, out = (named.get(name) for name in ("q", "k", "v", "out"))
+    q, k, v = tensors = [named[name] for name in "qkv"]
+    out = named.get("out")
     multiple = multiple_of(q, k)
     if named.get("softmax_scale") is None: named["softmax_scale"] = q.shape[-1] ** -0.5
-    named |= {name: widened(x, multiple) for name, x in (("q", q), ("k", k), ("v", v))}
+    named |= {name: widened(x, multiple) for name, x in zip("qkv", tensors)}
     if isinstance(out, Tensor):
         wanted = [*q.shape[:-1], v.shape[-1]]
         if list(out.shape) != wanted: wrong_shape("out", out.shape, wanted)

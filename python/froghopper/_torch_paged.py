@@ -29,6 +29,7 @@ from froghopper._torch_8_bit import BY_NAME
 from froghopper._torch_calls import (DTYPES, FLOAT8, address, check_dense, check_place, check_tensor, kind, name_of,
                                      sink_of, stream_of, workspace_of)
 from froghopper._torch_checks import check_out
+from froghopper._torch_library import library_of
 from froghopper._torch_options import (Align, Scale as ScaleOf, check_dtype, plain, scale_tensor, whole,
                                        window_of)
 from froghopper._torch_sharding import refuse_parts
@@ -43,8 +44,9 @@ ARGUMENTS = ("Tensor q, Tensor k, Tensor v, Tensor block_table, Tensor? cu_seqle
              "SymInt? max_seqlen_kv, bool causal, SymInt window_left, SymInt window_right, float softcap, "
              "float? scale, bool top_left, SymInt max_sms, SymInt attention_chunk, bool invariant, "
              "ScalarType? out_dtype, bool lse_by_row, str caller, bool with_lse")
-ops._library.define(f"paged({ARGUMENTS}) -> (Tensor, Tensor)")
-ops._library.define(f"paged_out(Tensor(a!) out, {ARGUMENTS}) -> Tensor")
+_library = library_of(__name__)
+_library.define(f"paged({ARGUMENTS}) -> (Tensor, Tensor)")
+_library.define(f"paged_out(Tensor(a!) out, {ARGUMENTS}) -> Tensor")
 paged_op: Any = torch.ops.froghopper.paged.default
 paged_out_op: Any = torch.ops.froghopper.paged_out.default
 
@@ -390,6 +392,6 @@ def check_known(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options)
 
 
 FIRST_OPTION = 3 + len(Sides._fields)
-ops.register_kernels(paged_op, forward, fake_forward)
-ops.register_kernels(paged_out_op, forward_out, fake_forward_out)
-for _op in (paged_op, paged_out_op): ops.register_derivatives(_op)
+ops.register_kernels(_library, paged_op, forward, fake_forward)
+ops.register_kernels(_library, paged_out_op, forward_out, fake_forward_out)
+for _op in (paged_op, paged_out_op): ops.register_derivatives(_library, _op)
