@@ -249,6 +249,18 @@ def dense_keys(k: Tensor, v: Tensor, seqused_k: Tensor | None) -> dict[str, Any]
     return dict(k=k.flatten(0, 1), v=v.flatten(0, 1), cu_seqlens_kv=ends, max_seqlen_kv=rows, seqused_kv=seqused_k)
 
 
+def used_of_pages(cu_seqlens_k: Tensor | None, seqused_k: Tensor | None) -> Tensor | None:
+    """How many rows of each sequence count. FlashAttention-3 and vLLM say it with seqused_k, and refuse cu_seqlens_k
+    beside it; FlashAttention 2 says it with the differences of cu_seqlens_k."""
+    if cu_seqlens_k is None: return seqused_k
+    if seqused_k is not None:
+        raise InvalidType("cu_seqlens_k and seqused_k are given with block_table, and both say how many rows of a "
+                          "sequence count: pages do not lie behind each other as packed sequences do. Leave out "
+                          "cu_seqlens_k.")
+    check_dense("cu_seqlens_k", cu_seqlens_k)
+    return cu_seqlens_k.diff()
+
+
 def refuse(**arguments: Any) -> None:
     """NotImplementedError for what is given and cannot be computed."""
     for name, value in arguments.items():

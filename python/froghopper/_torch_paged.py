@@ -116,7 +116,8 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
                    past its last row that counts may hold anything
     seqused_kv     [batch] int32: how many rows of a sequence count; None for columns * page_size. Rows after them may
                    hold anything, also NaN
-    max_seqlen_kv  an upper bound on seqused_kv; None for columns * page_size. Plans are made for it
+    max_seqlen_kv  an upper bound on seqused_kv; None for columns * page_size, and without seqused_kv nothing less.
+                   Plans are made for it
     gate           shape and type of o, any strides: o is multiplied by its sigmoid. Rows of o that belong to no
                    sequence, do not count or attend to no key may have anything there, also NaN
 
@@ -319,7 +320,7 @@ def lengths_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options) 
     if packed == (options.max_seqlen_q is None):
         raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, and only then: an upper bound on the "
                              f"rows of q that one sequence has. {'Add it.' if packed else 'Leave it out.'}")
-    most = room_in_pages(table.shape[1], k.shape[1], options.max_seqlen_kv)
+    most = room_in_pages(table.shape[1], k.shape[1], options.max_seqlen_kv, given.seqused_kv is not None)
     return Paged(batch, q.shape[1] if options.max_seqlen_q is None else options.max_seqlen_q, most, packed)
 
 

@@ -48,7 +48,7 @@ from froghopper._errors import InvalidProblem
 from froghopper._flash_words import (OF_ENDS, OF_KV, OF_QKV, WHOLE, by_name, cache_order, columns, dense_keys,
                                      dense_order, extras_of, in_any_order, length_of, one_table, options_of,
                                      packed_order, pair_order, parts_of, refuse, scales_of, speaks_of,
-                                     without_gradients)
+                                     used_of_pages, without_gradients)
 from froghopper._kv_cache import get_scheduler_metadata, reshape_and_cache_flash
 from froghopper._merge import flash_attn_combine, merge_attn_states
 from froghopper._pages import table_of
@@ -177,7 +177,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     out            where the result goes; without gradients
 
     block_table    [batch, columns] int32: k and v are pages [pages, page_size, heads_k, dim] then, and seqused_k, or
-                   the differences of cu_seqlens_k, say how many rows count; without gradients.
+                   the differences of cu_seqlens_k, say how many rows count, not both; without gradients.
                    froghopper.torch.paged_attention has the rest
 
     Without cu_seqlens_k, k and v are [batch, seq_k, heads_k, dim], and seqused_k may say how many rows count. The order
@@ -193,9 +193,9 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     options |= extras_of(q, dropout_p, alibi_slopes, s_aux, None, out)
     options |= dict(deterministic=deterministic, return_lse=return_attn_probs or return_softmax_lse)
     if block_table is not None:
-        if seqused_k is None and cu_seqlens_k is not None: seqused_k = cu_seqlens_k.diff()  # as FlashAttention 2
+        used = used_of_pages(cu_seqlens_k, seqused_k)
         paged: Result = in_pages(q, k, v, block_table, options, cu_seqlens_q=cu_seqlens_q, seqused_q=seqused_q,
-                                 seqused_kv=seqused_k, max_seqlen_q=length_of("max_seqlen_q", max_seqlen_q),
+                                 seqused_kv=used, max_seqlen_q=length_of("max_seqlen_q", max_seqlen_q),
                                  max_seqlen_kv=kv_checks.within(length_of("max_seqlen_k", max_seqlen_k), k,
                                                                 block_table))
         return paged

@@ -164,6 +164,7 @@ def test_messages():
             (dict(v=cache.pool_v[:5]), "v must have the pages, rows and heads of k"),
             (dict(k=cache.pool_k.half()), "k must .*, but is float16"),
             (dict(max_seqlen_kv=209), "max_seqlen_kv must be from 0 to 208, .* but is 209"),
+            (dict(max_seqlen_kv=207, seqused_kv=None), "max_seqlen_kv must be at least 208 without seqused_kv"),
             (dict(max_seqlen_q=1), "max_seqlen_q must be given with cu_seqlens_q"),
             (dict(seqused_kv=cache.used[:3]), "seqused_kv must have 4 numbers, .* but has 3"),
             (dict(scale_k=1.0), "scale_k must be None where k is float32, as it goes with 8-bit k and v"),
