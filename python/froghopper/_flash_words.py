@@ -23,7 +23,7 @@ from froghopper._torch_calls import FLOAT8, check_dense, is_dense
 from froghopper._torch_checks import as_float as as_float
 from froghopper._torch_kinds import BARE, check_kinds
 from froghopper._torch_options import plain
-from froghopper._values import counted, scale_in_range, shown, way_to_window
+from froghopper._values import counted, flag, scale_in_range, shown, way_to_window
 from froghopper._words import arguments_of, named_by, translated_call
 
 WHOLE = (-1, -1)  # the window that nobody gave
@@ -312,7 +312,7 @@ def window_of(window_size: Any) -> tuple[int | None, int | None]:
 
 
 def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size: Any, attention_chunk: int | None,
-               softcap: float | None, sm_margin: int) -> dict[str, Any]:
+               softcap: float | None, sm_margin: int | None) -> dict[str, Any]:
     """FlashAttention-3's words for a mask and its scores -> those of froghopper.torch.attention."""
     left, right = window_of(window_size)
     if softmax_scale is not None and not torch.compiler.is_compiling():  # an operator looks at one that is open
@@ -322,8 +322,9 @@ def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size
                 attention_chunk=0 if attention_chunk is None else attention_chunk, max_sms=sms_without(q, sm_margin))
 
 
-def sms_without(q: Tensor, sm_margin: int) -> int:
+def sms_without(q: Tensor, sm_margin: int | None) -> int:
     """max_sms: 0 for all."""
+    if sm_margin is None: return 0
     if whole_number("sm_margin", sm_margin) < 0:
         raise InvalidProblem(f"sm_margin must be 0 or more SMs that are left alone, but is {sm_margin}. Use "
                              "sm_margin=0.")
@@ -338,6 +339,11 @@ def sms_without(q: Tensor, sm_margin: int) -> int:
 def check_tangents(tensors: dict[str, Any]) -> None:
     """Of forward-mode differentiation, which there is none of: they would be dropped."""
     if forward_ad._current_level >= 0: ops.check_tangents(tensors)
+
+
+def asked(name: str, value: Any) -> bool:
+    """A flag; None is False, as where FlashAttention asks `if`."""
+    return value is not None and bool(plain(flag, name, value))
 
 
 def columns(x: Tensor) -> Tensor:

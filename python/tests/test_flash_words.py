@@ -324,3 +324,24 @@ def test_one_graph():
     for name, call in calls.items():
         compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
         assert torch.equal(compiled(Q, K, V), call(Q, K, V)), name
+
+
+@pytest.mark.parametrize("word", ["return_attn_probs", "return_softmax_lse", "return_lse", "deterministic", "sm_margin"])
+def test_none_counts_as_false(word):
+    """Wherever FlashAttention asks `if`, in the usual way and with a window."""
+    if word != "sm_margin":
+        for call in CALLS_OF_FLAGS[:2]:
+            with pytest.raises(TypeError, match=f"^{word} must be True or False, but is 'yes'"): call(**{word: "yes"})
+    for call in CALLS_OF_FLAGS:
+        if call is CALLS_OF_FLAGS[-1] and word == "deterministic": continue  # which it has not
+        for more in ({}, dict(window_size=(3, 0))):
+            found = call(**{word: None}, **more)
+            assert torch.is_tensor(found) and torch.equal(found, call(**more))
+
+
+CALLS_OF_FLAGS = [
+    lambda **words: fa.flash_attn_func(Q, K, V, **words),
+    lambda **words: fa.flash_attn_varlen_func(PQ, *(x.flatten(0, 1) for x in (K, V)), ENDS_Q, ENDS_K, 5, 9, **words),
+    lambda **words: fa.flash_attn_kvpacked_func(Q, torch.stack((K, V), 2), **words),
+    lambda **words: fa.flash_attn_qkvpacked_func(torch.stack((Q, Q, Q), 2), **words),
+    lambda **words: fa.flash_attn_with_kvcache(Q, K, V, **words)]
