@@ -22,7 +22,7 @@ from froghopper import _torch_traced as traced
 from froghopper._call import (Call, Paged, Strides, Types, cached, check_align, check_means,
                               check_rank, check_scales_are_there, describe_paged, element_strides, flag, mean_of,
                               number, output_of, plan_of, slope_strides)
-from froghopper._axes import check_begins, check_pool, room_in_pages
+from froghopper._axes import check_begins, check_beside_pages, check_pool, room_in_pages
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported, about_o
 from froghopper._lse import lse_by_row_of
 from froghopper._torch_8_bit import BY_NAME
@@ -133,7 +133,7 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
     for name, side in (*zip(Sides._fields[1:], given[1:]), ("out", out)):
         if side is not None: check_tensor(name, side)
     if type(q) not in ops.PLAIN or type(k) not in ops.PLAIN: refuse_parts(
-        "paged_attention", dict(q=q, k=k, v=v))
+        "attention to pages", dict(q=q, k=k, v=v))
     refuse_gradients(dict(q=q, k=k, v=v, out=out, **given._asdict()))
     options = options_of(max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, causal=causal, window=window,
                          softcap=softcap, scale=scale, align=align, max_sms=max_sms, attention_chunk=attention_chunk,
@@ -177,9 +177,7 @@ def from_pages(given: dict[str, Any]) -> Any:
     if given["cu_seqlens_kv"] is not None:
         raise InvalidProblem("cu_seqlens_kv is given with block_table, which says where the rows of a sequence are. "
                              "Leave cu_seqlens_kv out, and give the lengths in seqused_kv.")
-    for name, none in (("accumulate", None), ("return_max_logit", False)):
-        if given[name] is not none:
-            raise Unsupported(f"{name} is given with block_table; attention to pages has none. Leave it out.")
+    check_beside_pages(given["accumulate"] is not None, plain(flag, "return_max_logit", given["return_max_logit"]))
     beside = ("cu_seqlens_kv", "accumulate", "return_max_logit", "deterministic", "others", "more")
     return paged_attention(**{name: value for name, value in given.items() if name not in beside})
 
@@ -245,7 +243,7 @@ def check_bound(k: Tensor, given: Sides, options: Options) -> None:
                              f"max_seqlen_kv={longest}.") from None
 
 
-def refuse_gradients(tensors: dict[str, Tensor | None], function: str = "paged_attention") -> None:
+def refuse_gradients(tensors: dict[str, Tensor | None], function: str = "attention to pages") -> None:
     if forward_ad._current_level >= 0: ops.check_tangents(tensors)
     if not torch.is_grad_enabled(): return
     for name, x in tensors.items():

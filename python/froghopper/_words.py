@@ -157,7 +157,9 @@ ONLY: dict[str, tuple[Any, str]] = {
     "smooth_k": (False, "this function does not quantise. Use attention(**quantise(q, k, v, smooth=True)._asdict())"),
     "backend": (None, "the device of q says what computes. Leave it out"),
     "precision": (None, "products are summed in float32 always. Leave it out"),
-    "block_table": (None, "it is an argument of froghopper.torch.paged_attention. Use that, or gather the pages"),
+    **dict.fromkeys(("block_table", "block_tables", "page_table"),
+                    (None, "pages are read by froghopper.torch.paged_attention, froghopper.jax.attention, "
+                           "flash_attn_varlen_func and flash_attn_with_kvcache. Use one of them, or gather the pages")),
     "qv": (None, "a second query is not computed here. Append its columns to those of q, and v's to k"),
     "is_causal": (False, "which corner it aligns differs from library to library. Use causal=True, which aligns the "
                          "last query with the last key"),

@@ -192,7 +192,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     options |= scales_of(q, k, q_descale, k_descale, v_descale)
     options |= extras_of(q, dropout_p, alibi_slopes, s_aux, None, out)
     options |= dict(deterministic=asked("deterministic", deterministic), return_lse=asked(
-        "return_attn_probs", return_attn_probs) or asked("return_softmax_lse", return_softmax_lse))
+        "return_attn_probs", return_attn_probs) | asked("return_softmax_lse", return_softmax_lse))
     if block_table is not None:
         used = used_of_pages(cu_seqlens_k, seqused_k)
         paged: Result = in_pages(q, k, v, block_table, options, cu_seqlens_q=cu_seqlens_q, seqused_q=seqused_q,

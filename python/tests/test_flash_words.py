@@ -326,7 +326,10 @@ def test_one_graph():
         assert torch.equal(compiled(Q, K, V), call(Q, K, V)), name
 
 
-@pytest.mark.parametrize("word", ["return_attn_probs", "return_softmax_lse", "return_lse", "deterministic", "sm_margin"])
+WORDS_OF_FLAGS = ["return_attn_probs", "return_softmax_lse", "return_lse", "deterministic", "sm_margin"]
+
+
+@pytest.mark.parametrize("word", WORDS_OF_FLAGS)
 def test_none_counts_as_false(word):
     """Wherever FlashAttention asks `if`, in the usual way and with a window."""
     if word != "sm_margin":
