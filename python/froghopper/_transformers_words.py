@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What froghopper.torch says of its arguments, in the words of transformers' attention interface: the names that models
 hand over, and the module or the field of its config that a value comes from."""
+import importlib
+import importlib.util
 import re
-import sys
 from typing import Any
 
 import torch
@@ -89,12 +90,20 @@ def refuse(module: torch.nn.Module, mask: Any, dropout: float, position_bias: Te
                           f"tokens]. {EAGER}")
 
 
+# What models collect of their layers, in a transformers that keeps it so; torch.compile reads it too.
+_collector: Any = None
+if importlib.util.find_spec("transformers.utils.output_capturing") is not None:
+    _collector = getattr(importlib.import_module("transformers.utils.output_capturing"), "_active_collector", None)
+
+
 def wants_weights(module: torch.nn.Module, others: dict[str, Any]) -> bool:
     """Whether the model was asked for weights, by its call or its config, also where it keeps that from its layers: it
     would return as many as it gets, which is none, and say nothing."""
+    if _collector is not None and (collected := _collector.get()) is not None:
+        for name in collected:
+            if "attentions" in name: return True
+        return False
     if is_compiling(): return False  # which cannot look into what follows
-    collected = getattr(sys.modules.get("transformers.utils.output_capturing"), "_active_collector", None)
-    if collected is not None: return any("attentions" in name for name in collected.get() or ())
     config = getattr(module, "config", None)
     return bool(getattr(config, "output_attentions", False)) and others.get("output_attentions") is None
 
