@@ -153,8 +153,8 @@ def add_to(models: Models, module: Any) -> None:
 
 def warn_of_packing(module: Any, query: Tensor, mask: Mask, positions: Any) -> None:
     """A warning, once for each model, where positions begin again within a row and no mask says where sequences end:
-    transformers finds packed sequences by their positions where there is neither a cache nor an attention_mask, and with one of
-    these says nothing of them."""
+    transformers finds packed sequences by their positions where there is neither a cache nor an attention_mask, and
+    with one of these says nothing of them."""
     if query.shape[2] < 2 or not mask.causal or getattr(module, "layer_idx", 0) != 0: return
     if is_one_of(_told, module): return
     if not mask.begin is mask.end is mask.rows is mask.ends is None: return
