@@ -136,7 +136,7 @@ _told: Models = {}
 
 def shared_by_layers(module: Any) -> Any:
     config = getattr(module, "config", None)
-    return config if hasattr(config, "__weakref__") else module
+    return module if config is None or type(config) is dict else config
 
 
 def is_one_of(models: Models, module: Any) -> bool:
