@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Appending to a cache, for every framework: the problem of shapes and options, and its call by addresses."""
 import ctypes
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -166,8 +167,17 @@ def check_named(v: Any, call: Mapping[str, Any], given: Sequence[Any]) -> None:
 WORDS = {"cu_seqlens_q": "cu_seqlens", "max_seqlen_q": "max_seqlen", "seqused_q": "seqused"}
 
 
+# q_out may be q, so that what is wrong where both begin at one address is how they lie.
+AT_ONE_ADDRESS = re.compile(r"q_out and q are at the same address ([^;]+);.*")
+WITH_OTHER_STRIDES = (r"q_out must have the strides of q where it is q's memory, at the address \1, as rows would be "
+                      "written over others that are still read, but has others. Give q_out=q, which is written in "
+                      "place, or memory of its own.")
+
+
 def in_words(error: BaseException) -> BaseException:
-    return named_by(WORDS, error) if isinstance(error, Error) else error
+    if not isinstance(error, Error): return error
+    error.args = (AT_ONE_ADDRESS.sub(WITH_OTHER_STRIDES, str(error)),)
+    return named_by(WORDS, error)
 
 
 def plan_for(problem: _c.Problem, target: str) -> Plan:

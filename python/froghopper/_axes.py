@@ -5,7 +5,7 @@
 """
 from collections.abc import Sequence
 
-from froghopper._errors import InvalidProblem, warn_user
+from froghopper._errors import InvalidProblem, Unsupported, warn_user
 from froghopper._values import counted
 
 Shape = Sequence[int]
@@ -69,13 +69,28 @@ def missing_dimensions(name: str, count: int, ends: str) -> str:
             f"{packed}.")
 
 
-def room_in_pages(columns: int, page_size: int, max_seqlen_kv: int | None) -> int:
-    """The most keys that a sequence has; None: what a row of the block table has room for."""
+def room_in_pages(columns: int, page_size: int, max_seqlen_kv: int | None, used: bool) -> int:
+    """The most keys that a sequence has; None: what a row of the block table has room for. used: whether lengths are
+    given; without, so many keys count, and a bound below that would leave some out."""
     room = columns * page_size
     most = room if max_seqlen_kv is None else max_seqlen_kv
-    if 0 <= most <= room: return most
+    if most == room or (used and 0 <= most < room): return most
+    if not used and 0 <= most < room:
+        raise InvalidProblem(f"max_seqlen_kv must be at least {room} without seqused_kv, as all rows of "
+                             f"{counted(columns, 'column')} of block_table count then, but is {most}. Give seqused_kv, "
+                             "how many rows of each sequence count, or leave max_seqlen_kv out.")
     raise InvalidProblem(f"max_seqlen_kv must be from 0 to {room}, the rows of {counted(columns, 'column')} of "
                          f"block_table, but is {most}. Use max_seqlen_kv={room}, or give block_table more columns.")
+
+
+def check_beside_pages(accumulate: bool, return_max_logit: bool) -> None:
+    """Of attention with block_table: what it has only without."""
+    if accumulate:
+        raise Unsupported("accumulate must be None with block_table, as attention to pages merges its result with no "
+                          "earlier one, but is given. Leave it out, and merge the pairs (o, lse) of return_lse=True.")
+    if return_max_logit:
+        raise Unsupported("return_max_logit must be False with block_table, as attention to pages does not look for "
+                          "the largest score, but is True. Leave it out.")
 
 
 def check_begins(begins_q: Shape) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from froghopper import _flash_widths as widths
 from froghopper import _torch_ops as ops
 from froghopper import _torch_traced as traced
 from froghopper._call import whole_number
@@ -22,7 +23,7 @@ from froghopper._torch_calls import FLOAT8, check_dense, is_dense
 from froghopper._torch_checks import as_float as as_float
 from froghopper._torch_kinds import BARE, check_kinds
 from froghopper._torch_options import plain
-from froghopper._values import counted, scale_in_range, shown, way_to_window
+from froghopper._values import counted, flag, scale_in_range, shown, way_to_window
 from froghopper._words import arguments_of, named_by, translated_call
 
 WHOLE = (-1, -1)  # the window that nobody gave
@@ -110,9 +111,11 @@ def in_any_order(order: Callable[[Sequence[Any], Collection[str]], Sequence[str]
         name, known = function.__name__, arguments_of(function)
 
         def told(*given: Any, **words: Any) -> Any:
-            if torch.compiler.is_compiling(): traced.tell(names_of(name, words))
+            if torch.compiler.is_compiling():
+                traced.tell(names_of(name, words))
+                if widths.is_odd(function, given, words): return widths.padded(function, given, words)
             try: return function(*given, **words)
-            except Error as error: raise named_by(names_of(name, words), error)
+            except Error as error: return after(error, function, given, words)
             except BARE:
                 check_kinds(function, given, words)
                 raise
@@ -129,14 +132,25 @@ def in_any_order(order: Callable[[Sequence[Any], Collection[str]], Sequence[str]
                 if word not in known: return translated_call(told, "flash_attn_interface", given, words, known)
             if torch.compiler.is_compiling():
                 traced.tell(names_of(name, words))
+                if widths.is_odd(function, given, words): return widths.padded(function, given, words)
                 return function(*given, **words)
             try: return function(*given, **words)  # as told, at less of the host's time
-            except Error as error: raise named_by(names_of(name, words), error)
+            except Error as error: return after(error, function, given, words)
             except BARE:
                 check_kinds(function, given, words)
                 raise
         return call
     return decorate
+
+
+def after(error: Error, function: Callable[..., Any], given: tuple[Any, ...], words: dict[str, Any]) -> Any:
+    """Of a call that ended with the error: what it returns with wider tensors, or the error in the caller's words."""
+    names = names_of(function.__name__, words)
+    if not widths.is_of_widths(error): raise named_by(names, error)
+    if not widths.is_odd(function, given, words):
+        raise widths.of_cache(function.__name__, named_by(names, error))
+    try: return widths.padded(function, given, words)
+    except Error as other: raise named_by(names, other) from None
 
 
 def speaks_of(names: dict[str, str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -235,6 +249,18 @@ def dense_keys(k: Tensor, v: Tensor, seqused_k: Tensor | None) -> dict[str, Any]
     return dict(k=k.flatten(0, 1), v=v.flatten(0, 1), cu_seqlens_kv=ends, max_seqlen_kv=rows, seqused_kv=seqused_k)
 
 
+def used_of_pages(cu_seqlens_k: Tensor | None, seqused_k: Tensor | None) -> Tensor | None:
+    """How many rows of each sequence count. FlashAttention-3 and vLLM say it with seqused_k, and refuse cu_seqlens_k
+    beside it; FlashAttention 2 says it with the differences of cu_seqlens_k."""
+    if cu_seqlens_k is None: return seqused_k
+    if seqused_k is not None:
+        raise InvalidType("cu_seqlens_k and seqused_k are given with block_table, and both say how many rows of a "
+                          "sequence count: pages do not lie behind each other as packed sequences do. Leave out "
+                          "cu_seqlens_k.")
+    check_dense("cu_seqlens_k", cu_seqlens_k)
+    return cu_seqlens_k.diff()
+
+
 def refuse(**arguments: Any) -> None:
     """NotImplementedError for what is given and cannot be computed."""
     for name, value in arguments.items():
@@ -286,7 +312,7 @@ def window_of(window_size: Any) -> tuple[int | None, int | None]:
 
 
 def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size: Any, attention_chunk: int | None,
-               softcap: float | None, sm_margin: int) -> dict[str, Any]:
+               softcap: float | None, sm_margin: int | None) -> dict[str, Any]:
     """FlashAttention-3's words for a mask and its scores -> those of froghopper.torch.attention."""
     left, right = window_of(window_size)
     if softmax_scale is not None and not torch.compiler.is_compiling():  # an operator looks at one that is open
@@ -296,8 +322,9 @@ def options_of(q: Tensor, softmax_scale: float | None, causal: bool, window_size
                 attention_chunk=0 if attention_chunk is None else attention_chunk, max_sms=sms_without(q, sm_margin))
 
 
-def sms_without(q: Tensor, sm_margin: int) -> int:
+def sms_without(q: Tensor, sm_margin: int | None) -> int:
     """max_sms: 0 for all."""
+    if sm_margin is None: return 0
     if whole_number("sm_margin", sm_margin) < 0:
         raise InvalidProblem(f"sm_margin must be 0 or more SMs that are left alone, but is {sm_margin}. Use "
                              "sm_margin=0.")
@@ -312,6 +339,11 @@ def sms_without(q: Tensor, sm_margin: int) -> int:
 def check_tangents(tensors: dict[str, Any]) -> None:
     """Of forward-mode differentiation, which there is none of: they would be dropped."""
     if forward_ad._current_level >= 0: ops.check_tangents(tensors)
+
+
+def asked(name: str, value: Any) -> bool:
+    """A flag; None is False, as where FlashAttention asks `if`."""
+    return value is not None and bool(plain(flag, name, value))
 
 
 def columns(x: Tensor) -> Tensor:

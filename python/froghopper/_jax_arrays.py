@@ -115,7 +115,8 @@ def bounds_in_pages(arrays: Given, max_seqlen_q: int | None, max_seqlen_kv: int 
         raise InvalidProblem(f"block_table must have a row for each of {counted(batch, 'sequence')}, but has "
                              f"{table[0]}. Give it {batch}.")
     most = room_in_pages(table[1], arrays["k"].shape[1],
-                         None if max_seqlen_kv is None else whole_number("max_seqlen_kv", max_seqlen_kv))
+                         None if max_seqlen_kv is None else whole_number("max_seqlen_kv", max_seqlen_kv),
+                         "seqused_kv" in arrays)
     return {"max_seqlen_q": None if max_seqlen_q is None else whole_number("max_seqlen_q", max_seqlen_q),
             "max_seqlen_kv": most}
 

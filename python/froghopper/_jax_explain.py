@@ -48,8 +48,8 @@ def explain(q: Any = None, k: Any = None, v: Any = None, *others: Any, target: s
                               "a line, as in froghopper.explain(\"append bf16 b8 hq8 hkv8 sq1 skv4096 d128\").")
         defaults: dict[str, Any] = attention.__kwdefaults__ or {}
         check_own_words("explain", "jax", options, defaults.keys(), ("target", "gradients"))
+        given = defaults | translated("attention", "jax", options, defaults.keys(), (q, k)) | dict(q=q, k=k, v=v)
         names = names_said("attention", "jax", options, defaults.keys())
-        given = defaults | translated("attention", "jax", options, defaults.keys()) | dict(q=q, k=k, v=v)
         jax.eval_shape(look, {name: x for name, x in given.items() if all(map(is_described, leaves_of(x)))})
         told = "\n\n".join(in_python(explain_problem(problem, target or target_of(q))) for problem in problems)
         if target: told = told.replace("tensors on the CPU", 'target="cpu"')

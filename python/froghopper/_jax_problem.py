@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jax.custom_derivatives import SymbolicZero
 
+from froghopper._axes import check_beside_pages
 from froghopper._call import check_rank
 from froghopper._errors import Error, Unsupported
 from froghopper._jax_8_bit import type_of_o, with_scales
@@ -61,9 +62,7 @@ def described(given: dict[str, Any]) -> tuple[Options, tuple[str, ...], Given]:
              **{name: given[name] for name in ("alibi_slopes", "gate")}}
     arrays = {name: checked(name, array, q, of_o) for name, array in found.items()
               if array is not None or name in ("q", "k", "v", *HELD)}
-    if given["block_table"] is not None and ("o" in arrays or return_max_logit):
-        given_too = "accumulate" if "o" in arrays else "return_max_logit"
-        raise Unsupported(f"{given_too} is given with block_table; attention to pages has none. Leave it out.")
+    if given["block_table"] is not None: check_beside_pages("o" in arrays, return_max_logit)
     if given["alibi_slopes"] is not None:
         check_rank("q", arrays["q"].shape, given["cu_seqlens_q"] is not None)
         arrays["alibi_slopes"] = slopes_of(arrays)

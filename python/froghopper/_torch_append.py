@@ -20,14 +20,16 @@ from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsup
 from froghopper._torch_8_bit import own_scales, scale_strides
 from froghopper._torch_calls import (FLOAT8, address, check_dense, check_place, check_tensor, kind, name_of,
                                      stream_of)
+from froghopper._torch_library import library_of
 from froghopper._torch_options import Scale, plain, scale_tensor, whole
-from froghopper._torch_ops import PLAIN, _library, check_tangents, modes, refuse_writing, register_kernels
+from froghopper._torch_ops import PLAIN, check_tangents, modes, refuse_writing, register_kernels
 from froghopper._torch_sharding import refuse_parts
 from froghopper._values import counted, way_to_shape
 from froghopper._words import takes_words_of_others
 
 _ready: dict[Hashable, "Ready"] = {}
 # For code that torch.compile traces; its arguments are Given, then Options and caller.
+_library = library_of(__name__)
 _library.define("append_kv(Tensor? q, Tensor? k, Tensor? v, Tensor(a!)? q_out, Tensor(b!)? k_cache, Tensor(c!)? "
                 "v_cache, Tensor(d!)? scale_k, Tensor(e!)? scale_v, "
                 "Tensor? rotary_cos, Tensor? rotary_sin, Tensor? norm_q, "
@@ -173,7 +175,7 @@ def fake(*arguments: Any) -> None:
     checked(given, options)
 
 
-register_kernels(append_op, run_op, fake)
+register_kernels(_library, append_op, run_op, fake)
 
 
 def run(given: Given, options: Options) -> None:

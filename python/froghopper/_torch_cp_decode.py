@@ -29,13 +29,15 @@ from froghopper._torch_calls import FLOAT8, check_place, check_side, check_tenso
 from froghopper._torch_cp_calls import numbers_of
 from froghopper._torch_cp_ops import fake_forward
 from froghopper._torch_cp_words import tell, tells_others
+from froghopper._torch_library import library_of
 from froghopper._torch_options import plain, whole
 from froghopper._values import flag, shown
 from froghopper._words import takes_words_of_others
 
 Heads = Literal["all", "sharded"]
 
-ops._library.define(
+_library = library_of(__name__)
+_library.define(
     "context_parallel_decode(Tensor q, Tensor k, Tensor v, Tensor? block_table, Tensor? seqused_kv, Tensor? sink, "
     "Tensor? newest_of, str group, str heads, bool newest, SymInt? max_seqlen_kv, float softcap, float? scale) -> "
     "(Tensor, Tensor)")
@@ -267,7 +269,7 @@ def merged(o: Tensor, lse: Tensor, sink: Tensor | None, dtype: torch.dtype) -> t
     return functools.reduce(torch.add, terms).to(dtype), all_lse
 
 
-for _device in ("CPU", "CUDA"): ops._library.impl("context_parallel_decode", forward, _device)
-torch.library.register_fake("froghopper::context_parallel_decode", fake_forward, lib=ops._library)
-ops.register_derivatives(decode_op)
-flops.count(torch.ops.froghopper.context_parallel_decode, flops.of_decode)
+for _device in ("CPU", "CUDA"): _library.impl("context_parallel_decode", forward, _device)
+torch.library.register_fake("froghopper::context_parallel_decode", fake_forward, lib=_library)
+ops.register_derivatives(_library, decode_op)
+flops.count([torch.ops.froghopper.context_parallel_decode], flops.of_decode)

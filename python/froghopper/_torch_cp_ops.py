@@ -16,13 +16,15 @@ from froghopper import _torch_cp_calls as parallel
 from froghopper import _torch_flops as flops
 from froghopper import _torch_ops as ops
 from froghopper._torch_cp_layout import Layout
+from froghopper._torch_library import library_of
 
 TENSORS = "Tensor q, Tensor k, Tensor v, {0}Tensor? sink, Tensor? alibi_slopes, Tensor? cu_seqlens"
 OPTIONS = ("str group, str layout, str scheme, bool causal, SymInt window_left, SymInt window_right, float softcap, "
            "float? scale, bool deterministic, str transfers, SymInt heads_ranks, str kv_dtype")
 OPTION_COUNT = 2 + len(parallel.Options._fields)
-ops._library.define(f"context_parallel({TENSORS.format('')}, {OPTIONS}, bool with_grad) -> (Tensor, Tensor)")
-ops._library.define("context_parallel_backward(Tensor grad_o, Tensor? grad_lse, "
+_library = library_of(__name__)
+_library.define(f"context_parallel({TENSORS.format('')}, {OPTIONS}, bool with_grad) -> (Tensor, Tensor)")
+_library.define("context_parallel_backward(Tensor grad_o, Tensor? grad_lse, "
                     f"{TENSORS.format('Tensor o, Tensor lse, ')}, {OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)")
 forward_op: Any = torch.ops.froghopper.context_parallel.default
 backward_op: Any = torch.ops.froghopper.context_parallel_backward.default
@@ -67,12 +69,12 @@ def gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> tuple
     return *grads, None if sink is None else of_sink, None, None, *[None] * (OPTION_COUNT + 1)
 
 
-flops.count(torch.ops.froghopper.context_parallel, flops.of_rank)
-flops.count(torch.ops.froghopper.context_parallel_backward, flops.of_rank_backward)
+flops.count([torch.ops.froghopper.context_parallel], flops.of_rank)
+flops.count([torch.ops.froghopper.context_parallel_backward], flops.of_rank_backward)
 for _device in ("CPU", "CUDA"):
-    ops._library.impl("context_parallel", forward, _device)
-    ops._library.impl("context_parallel_backward", backward, _device)
-torch.library.register_fake("froghopper::context_parallel", fake_forward, lib=ops._library)
-torch.library.register_fake("froghopper::context_parallel_backward", fake_backward, lib=ops._library)
-ops.register_derivatives(forward_op, gradients, keep)
-ops.register_derivatives(backward_op, ops.second, lambda *_: None)
+    _library.impl("context_parallel", forward, _device)
+    _library.impl("context_parallel_backward", backward, _device)
+torch.library.register_fake("froghopper::context_parallel", fake_forward, lib=_library)
+torch.library.register_fake("froghopper::context_parallel_backward", fake_backward, lib=_library)
+ops.register_derivatives(_library, forward_op, gradients, keep)
+ops.register_derivatives(_library, backward_op, ops.second, lambda *_: None)

@@ -65,7 +65,7 @@ def explain(q: Tensor | None = None, k: Tensor | None = None, v: Tensor | None =
             names = names_said("append_kv", "torch", options, OF_APPEND.keys())
             return of_append(options, new, target)
         if others: too_many("attention", others)
-        names, options = said_and_meant(options)
+        names, options = said_and_meant(q, k, options)
         for name, x in (("q", q), ("k", k), ("v", v)): check_tensor(name, x)
         assert q is not None and k is not None and v is not None
         parts = parts_of(q, k, v)
@@ -142,14 +142,14 @@ def is_mapped(x: Tensor) -> bool:
     return False
 
 
-def said_and_meant(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
+def said_and_meant(q: Any, k: Any, options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     """The names that a call uses for arguments of attention, and its options by those."""
     if "gradients" in options:  # of froghopper.jax.explain
         raise InvalidType("explain() of froghopper.torch has no argument gradients. It shows the backward pass where a "
                           "tensor requires a gradient.")
     known = DEFAULTS.keys()
     check_own_words("explain", "torch", options, known, ("target",))
-    return names_said("attention", "torch", options, known), translated("attention", "torch", options, known)
+    return names_said("attention", "torch", options, known), translated("attention", "torch", options, known, (q, k))
 
 
 def as_cast(*given: Tensor) -> list[Tensor]:

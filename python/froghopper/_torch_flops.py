@@ -14,25 +14,23 @@ Shapes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def register() -> None:
-    from torch.utils import flop_counter
-    formula: Any = flop_counter.register_flop_formula
     packets: Any = torch.ops.froghopper
-    formula([packets.forward, packets.forward_8_bit, packets.forward_gated], get_raw=True)(of_forward)
-    formula([packets.forward_out], get_raw=True)(lambda out, *rest, **words: of_forward(*rest, **words))
-    formula([packets.merge], get_raw=True)(lambda o, lse, *rest, **words: of_forward(*rest, **words))
-    formula([packets.forward_max_logit], get_raw=True)(of_forward)
-    formula([packets.attend, packets.attend_gated], get_raw=True)(
-        lambda o, lse, largest, *rest, **words: of_forward(*rest, **words))
-    formula([packets.paged], get_raw=True)(of_pages)
-    formula([packets.paged_out], get_raw=True)(lambda out, *rest, **words: of_pages(*rest, **words))
-    formula([packets.backward, packets.backward_gated], get_raw=True)(of_backward)
+    count([packets.forward, packets.forward_8_bit, packets.forward_gated], of_forward)
+    count([packets.forward_out], lambda out, *rest, **words: of_forward(*rest, **words))
+    count([packets.merge], lambda o, lse, *rest, **words: of_forward(*rest, **words))
+    count([packets.forward_max_logit], of_forward)
+    count([packets.attend, packets.attend_gated], lambda o, lse, largest, *rest, **words: of_forward(*rest, **words))
+    count([packets.paged], of_pages)
+    count([packets.paged_out], lambda out, *rest, **words: of_pages(*rest, **words))
+    count([packets.backward, packets.backward_gated], of_backward)
 
 
-def count(packet: Any, function: Any) -> None:
-    """Of an operator that is defined later, with context_parallel."""
+def count(packets: list[Any], function: Any) -> None:
+    """As PyTorch's register_flop_formula, which takes no operator twice: Ctrl-C may have ended an import."""
     from torch.utils import flop_counter
     formula: Any = flop_counter.register_flop_formula
-    formula([packet], get_raw=True)(function)
+    for packet in packets: flop_counter.flop_registry.pop(packet, None)
+    formula(packets, get_raw=True)(function)
 
 
 def of_forward(q: Tensor, k: Tensor, v: Tensor, sink: Any, cu_seqlens_q: Tensor | None, cu_seqlens_kv: Tensor | None,

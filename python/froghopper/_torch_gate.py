@@ -17,14 +17,16 @@ from froghopper import _torch_calls as calls
 from froghopper import _torch_ops as ops
 from froghopper._errors import InvalidProblem, Unsupported
 from froghopper._torch_calls import check_dense
+from froghopper._torch_library import library_of
 from froghopper._torch_max_logit import new_max_logit, of_8_bits
 
-ops._library.define(f"forward_gated({ops.INPUTS.format('')}, Tensor gate, {ops.OPTIONS}, bool with_lse, "
+_library = library_of(__name__)
+_library.define(f"forward_gated({ops.INPUTS.format('')}, Tensor gate, {ops.OPTIONS}, bool with_lse, "
                     "bool with_grad, bool with_max_logit) -> (Tensor, Tensor, Tensor)")
-ops._library.define(f"attend_gated(Tensor(a!) o, Tensor(b!)? lse, Tensor(c!)? max_logit, {ops.INPUTS.format('')}, "
+_library.define(f"attend_gated(Tensor(a!) o, Tensor(b!)? lse, Tensor(c!)? max_logit, {ops.INPUTS.format('')}, "
                     "Tensor gate, Tensor? scale_q, Tensor? scale_k, Tensor? scale_v, Tensor? mean_k, Tensor? mean_v, "
                     f"{ops.OPTIONS}) -> ()")
-ops._library.define("backward_gated(Tensor grad_o, Tensor? grad_lse, "
+_library.define("backward_gated(Tensor grad_o, Tensor? grad_lse, "
                     f"{ops.INPUTS.format('Tensor o, Tensor lse, ')}, Tensor gate, {ops.OPTIONS}) -> "
                     "(Tensor, Tensor, Tensor, Tensor, Tensor)")
 forward_op: Any = torch.ops.froghopper.forward_gated.default
@@ -183,11 +185,11 @@ def one_by_one(op: Any) -> Any:
     return rule
 
 
-ops.register_kernels(forward_op, forward, fake_forward)
-ops.register_kernels(attend_op, attend, lambda *arguments: None, {"o": "out"})
-ops.register_kernels(backward_op, backward, fake_backward)
-ops.register_derivatives(forward_op, gradients, keep)
-ops.register_derivatives(attend_op)
-ops.register_derivatives(backward_op, ops.second, lambda *_: None)
-torch.library.register_vmap("froghopper::forward_gated", one_by_one(forward_op), lib=ops._library)
-torch.library.register_vmap("froghopper::backward_gated", one_by_one(backward_op), lib=ops._library)
+ops.register_kernels(_library, forward_op, forward, fake_forward)
+ops.register_kernels(_library, attend_op, attend, lambda *arguments: None, {"o": "out"})
+ops.register_kernels(_library, backward_op, backward, fake_backward)
+ops.register_derivatives(_library, forward_op, gradients, keep)
+ops.register_derivatives(_library, attend_op)
+ops.register_derivatives(_library, backward_op, ops.second, lambda *_: None)
+torch.library.register_vmap("froghopper::forward_gated", one_by_one(forward_op), lib=_library)
+torch.library.register_vmap("froghopper::backward_gated", one_by_one(backward_op), lib=_library)

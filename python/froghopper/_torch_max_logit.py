@@ -18,10 +18,12 @@ from froghopper import _torch_ops as ops
 from froghopper._call import check_held
 from froghopper._errors import InvalidProblem, Unsupported
 from froghopper._torch_calls import check_dense
+from froghopper._torch_library import library_of
 
-ops._library.define(f"forward_max_logit({ops.INPUTS.format('')}, {ops.OPTIONS}, bool with_lse, bool with_grad) -> "
+_library = library_of(__name__)
+_library.define(f"forward_max_logit({ops.INPUTS.format('')}, {ops.OPTIONS}, bool with_lse, bool with_grad) -> "
                     "(Tensor, Tensor, Tensor)")
-ops._library.define(f"attend(Tensor(a!) o, Tensor(b!)? lse, Tensor(c!) max_logit, {ops.INPUTS.format('')}, "
+_library.define(f"attend(Tensor(a!) o, Tensor(b!)? lse, Tensor(c!) max_logit, {ops.INPUTS.format('')}, "
                     "Tensor? scale_q, Tensor? scale_k, Tensor? scale_v, Tensor? mean_k, Tensor? mean_v, "
                     f"{ops.OPTIONS}, bool merges) -> ()")
 forward_op: Any = torch.ops.froghopper.forward_max_logit.default
@@ -131,8 +133,8 @@ def vmap_forward(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
     return outputs, (0, 0 if arguments[-2] else None, 0)
 
 
-ops.register_kernels(forward_op, forward, fake_forward)
-ops.register_kernels(attend_op, attend, lambda *arguments: None, ops.HELD)
-ops.register_derivatives(forward_op, gradients, keep)
-ops.register_derivatives(attend_op)
-torch.library.register_vmap("froghopper::forward_max_logit", vmap_forward, lib=ops._library)
+ops.register_kernels(_library, forward_op, forward, fake_forward)
+ops.register_kernels(_library, attend_op, attend, lambda *arguments: None, ops.HELD)
+ops.register_derivatives(_library, forward_op, gradients, keep)
+ops.register_derivatives(_library, attend_op)
+torch.library.register_vmap("froghopper::forward_max_logit", vmap_forward, lib=_library)

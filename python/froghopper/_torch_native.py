@@ -25,6 +25,7 @@ from froghopper._errors import error_of
 from froghopper._library import library
 from froghopper._log import plan_again
 from froghopper._torch_calls import BYTES, Ready
+from froghopper._torch_library import library_of
 
 NAME, VARIABLE = "libfroghopper_torch.so", "FROGHOPPER_TORCH_NATIVE"
 OLDEST = (2, 10)  # whose stable interface has what is called
@@ -35,7 +36,6 @@ ROWS_FIRST, HEADS_FIRST, TURNED = 0, 1, 2  # how tensors lie; src/torch/operator
 forward: Callable[..., tuple[Tensor, Tensor, int]] | None = None
 backward: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, int]] | None = None
 _keep: Any = None
-_library: Any = None  # its kernels are there as long as it is
 why_not = "no call has been made yet"  # "" where the operators are used
 
 
@@ -46,7 +46,7 @@ def load() -> None:
 
 
 def load_once() -> str:
-    global forward, backward, _keep, _library
+    global forward, backward, _keep
     if os.environ.get(VARIABLE) == "0": return f"{VARIABLE} is 0"
     release = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2]))
     if release < OLDEST: return f"PyTorch {torch.__version__} is older than 2.10"
@@ -54,10 +54,10 @@ def load_once() -> str:
     try: found = ctypes.CDLL(str(path))  # finds the library that is loaded already by its name
     except OSError as error: return f"{path} cannot be loaded: {error}"
     found.froghopper_torch_register.restype = ctypes.c_char_p
-    if missing := found.froghopper_torch_register(): return f"PyTorch has no {missing.decode()}"
-    fragment: Any = torch.library.Library  # has no types
-    _library = fragment("froghopper_native", "FRAGMENT")
-    for name in ("forward", "backward"): _library.impl(name, torch.library.fallthrough_kernel, "Autograd")
+    if not hasattr(torch.ops.froghopper_native, "backward"):  # they are there where Ctrl-C has ended a load behind this
+        if missing := found.froghopper_torch_register(): return f"PyTorch has no {missing.decode()}"
+    fallthrough = library_of(__name__, "froghopper_native")
+    for name in ("forward", "backward"): fallthrough.impl(name, torch.library.fallthrough_kernel, "Autograd")
     _keep = found.froghopper_torch_keep
     _keep.argtypes = (ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64)
     # Called without the object around it, which would cost a tenth of the call.

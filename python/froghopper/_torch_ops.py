@@ -23,6 +23,7 @@ from froghopper import _torch_traced as traced
 from froghopper._axes import check_axes
 from froghopper._call import check_heads, check_rank
 from froghopper._errors import Error, Unsupported
+from froghopper._torch_library import library_of
 
 INPUTS = ("Tensor q, Tensor k, Tensor v, {0}Tensor? sink, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, "
           "Tensor? seqused_q, Tensor? seqused_kv, Tensor? alibi_slopes")
@@ -33,8 +34,7 @@ NAMES = calls.Inputs._fields  # of what comes first, then of what 8-bit k and v 
 SCALES = ("scale_q", "scale_k", "scale_v", "mean_k", "mean_v")
 FIRST_OPTION, OPTION_COUNT = len(NAMES), len(calls.Options._fields)  # options without caller, as kernels get them
 
-Library: Any = torch.library.Library  # has no types
-_library = Library("froghopper", "DEF")
+_library = library_of(__name__)
 _library.define(f"forward({INPUTS.format('')}, {OPTIONS}, bool with_lse, bool with_grad) -> (Tensor, Tensor)")
 _library.define(f"forward_out(Tensor(a!) out, {INPUTS.format('')}, {OPTIONS}, bool with_lse) -> Tensor")
 _library.define(f"forward_8_bit({INPUTS.format('')}, Tensor? scale_q, Tensor? scale_k, Tensor? scale_v, "
@@ -321,7 +321,7 @@ def check_tangents(arguments: dict[str, Any]) -> None:
                               f"torch.autograd.forward_ad.unpack_dual({name}).primal.")
 
 
-def register_derivatives(op: Any, gradients: Any = None, keep: Any = None) -> None:
+def register_derivatives(library: Any, op: Any, gradients: Any = None, keep: Any = None) -> None:
     """What autograd makes of an operator: its gradients, from what keep has saved; refused where it has none."""
     names = [argument.name for argument in op._schema.arguments]
 
@@ -347,13 +347,13 @@ def register_derivatives(op: Any, gradients: Any = None, keep: Any = None) -> No
                 raise Unsupported(f"{name} requires a gradient and {op.name()} has none. Use {name}.detach(), or call "
                                   "under torch.no_grad().")
         return below(keyset, *arguments)
-    _library.impl(op.name(), kernel, "Autograd", with_keyset=True)
+    library.impl(op.name(), kernel, "Autograd", with_keyset=True)
 
 
 HELD = {"o": "accumulate[0]", "lse": "accumulate[1]", "max_logit": "accumulate[2]"}  # of what is merged
 
 
-def register_kernels(op: Any, kernel: Any, fake: Any, names: dict[str, str] = {}) -> None:
+def register_kernels(library: Any, op: Any, kernel: Any, fake: Any, names: dict[str, str] = {}) -> None:
     """What an operator does on the CPU and on a GPU, and what it does without memory. names: of arguments that users
     call otherwise."""
     name = op.name().partition("::")[2].partition(".")[0]
@@ -362,8 +362,8 @@ def register_kernels(op: Any, kernel: Any, fake: Any, names: dict[str, str] = {}
     def without_memory(*arguments: Any) -> Any:
         check_places(told, arguments)
         return fake(*arguments)
-    for device in ("CPU", "CUDA"): _library.impl(name, traced.spoken(op, kernel), device)
-    torch.library.register_fake(f"froghopper::{name}", traced.spoken(op, without_memory), lib=_library)
+    for device in ("CPU", "CUDA"): library.impl(name, traced.spoken(op, kernel), device)
+    torch.library.register_fake(f"froghopper::{name}", traced.spoken(op, without_memory), lib=library)
 
 
 def check_places(names: list[str], arguments: tuple[Any, ...]) -> None:
@@ -374,13 +374,13 @@ def check_places(names: list[str], arguments: tuple[Any, ...]) -> None:
     for name, x in given.items(): calls.check_place(name, x, q)
 
 
-register_kernels(forward_op, forward, fake_forward)
-register_kernels(forward_out_op, forward_out, fake_forward_out)
-register_kernels(forward_8_bit_op, forward_8_bit, fake_forward_8_bit)
-register_kernels(merge_op, merge, lambda *arguments: None, HELD)
-register_kernels(backward_op, calls.backward, fake_backward)
-register_derivatives(forward_op, gradients, keep)
-for _op in (forward_out_op, forward_8_bit_op, merge_op): register_derivatives(_op)
-register_derivatives(backward_op, second, lambda *_: None)
+register_kernels(_library, forward_op, forward, fake_forward)
+register_kernels(_library, forward_out_op, forward_out, fake_forward_out)
+register_kernels(_library, forward_8_bit_op, forward_8_bit, fake_forward_8_bit)
+register_kernels(_library, merge_op, merge, lambda *arguments: None, HELD)
+register_kernels(_library, backward_op, calls.backward, fake_backward)
+register_derivatives(_library, forward_op, gradients, keep)
+for _op in (forward_out_op, forward_8_bit_op, merge_op): register_derivatives(_library, _op)
+register_derivatives(_library, backward_op, second, lambda *_: None)
 torch.library.register_vmap("froghopper::forward", vmap_forward, lib=_library)
 torch.library.register_vmap("froghopper::backward", vmap_backward, lib=_library)

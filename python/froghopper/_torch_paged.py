@@ -22,13 +22,14 @@ from froghopper import _torch_traced as traced
 from froghopper._call import (Call, Paged, Strides, Types, cached, check_align, check_means,
                               check_rank, check_scales_are_there, describe_paged, element_strides, flag, mean_of,
                               number, output_of, plan_of, slope_strides)
-from froghopper._axes import check_begins, check_pool, room_in_pages
+from froghopper._axes import check_begins, check_beside_pages, check_pool, room_in_pages
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported, about_o
 from froghopper._lse import lse_by_row_of
 from froghopper._torch_8_bit import BY_NAME
 from froghopper._torch_calls import (DTYPES, FLOAT8, address, check_dense, check_place, check_tensor, kind, name_of,
                                      sink_of, stream_of, workspace_of)
 from froghopper._torch_checks import check_out
+from froghopper._torch_library import library_of
 from froghopper._torch_options import (Align, Scale as ScaleOf, check_dtype, plain, scale_tensor, whole,
                                        window_of)
 from froghopper._torch_sharding import refuse_parts
@@ -43,8 +44,9 @@ ARGUMENTS = ("Tensor q, Tensor k, Tensor v, Tensor block_table, Tensor? cu_seqle
              "SymInt? max_seqlen_kv, bool causal, SymInt window_left, SymInt window_right, float softcap, "
              "float? scale, bool top_left, SymInt max_sms, SymInt attention_chunk, bool invariant, "
              "ScalarType? out_dtype, bool lse_by_row, str caller, bool with_lse")
-ops._library.define(f"paged({ARGUMENTS}) -> (Tensor, Tensor)")
-ops._library.define(f"paged_out(Tensor(a!) out, {ARGUMENTS}) -> Tensor")
+_library = library_of(__name__)
+_library.define(f"paged({ARGUMENTS}) -> (Tensor, Tensor)")
+_library.define(f"paged_out(Tensor(a!) out, {ARGUMENTS}) -> Tensor")
 paged_op: Any = torch.ops.froghopper.paged.default
 paged_out_op: Any = torch.ops.froghopper.paged_out.default
 
@@ -114,7 +116,8 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
                    past its last row that counts may hold anything
     seqused_kv     [batch] int32: how many rows of a sequence count; None for columns * page_size. Rows after them may
                    hold anything, also NaN
-    max_seqlen_kv  an upper bound on seqused_kv; None for columns * page_size. Plans are made for it
+    max_seqlen_kv  an upper bound on seqused_kv; None for columns * page_size, and without seqused_kv nothing less.
+                   Plans are made for it
     gate           shape and type of o, any strides: o is multiplied by its sigmoid. Rows of o that belong to no
                    sequence, do not count or attend to no key may have anything there, also NaN
 
@@ -130,7 +133,7 @@ def paged_attention(q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, *, seq
     for name, side in (*zip(Sides._fields[1:], given[1:]), ("out", out)):
         if side is not None: check_tensor(name, side)
     if type(q) not in ops.PLAIN or type(k) not in ops.PLAIN: refuse_parts(
-        "paged_attention", dict(q=q, k=k, v=v))
+        "attention to pages", dict(q=q, k=k, v=v))
     refuse_gradients(dict(q=q, k=k, v=v, out=out, **given._asdict()))
     options = options_of(max_seqlen_q=max_seqlen_q, max_seqlen_kv=max_seqlen_kv, causal=causal, window=window,
                          softcap=softcap, scale=scale, align=align, max_sms=max_sms, attention_chunk=attention_chunk,
@@ -174,9 +177,7 @@ def from_pages(given: dict[str, Any]) -> Any:
     if given["cu_seqlens_kv"] is not None:
         raise InvalidProblem("cu_seqlens_kv is given with block_table, which says where the rows of a sequence are. "
                              "Leave cu_seqlens_kv out, and give the lengths in seqused_kv.")
-    for name, none in (("accumulate", None), ("return_max_logit", False)):
-        if given[name] is not none:
-            raise Unsupported(f"{name} is given with block_table; attention to pages has none. Leave it out.")
+    check_beside_pages(given["accumulate"] is not None, plain(flag, "return_max_logit", given["return_max_logit"]))
     beside = ("cu_seqlens_kv", "accumulate", "return_max_logit", "deterministic", "others", "more")
     return paged_attention(**{name: value for name, value in given.items() if name not in beside})
 
@@ -242,7 +243,7 @@ def check_bound(k: Tensor, given: Sides, options: Options) -> None:
                              f"max_seqlen_kv={longest}.") from None
 
 
-def refuse_gradients(tensors: dict[str, Tensor | None], function: str = "paged_attention") -> None:
+def refuse_gradients(tensors: dict[str, Tensor | None], function: str = "attention to pages") -> None:
     if forward_ad._current_level >= 0: ops.check_tangents(tensors)
     if not torch.is_grad_enabled(): return
     for name, x in tensors.items():
@@ -317,7 +318,7 @@ def lengths_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options) 
     if packed == (options.max_seqlen_q is None):
         raise InvalidProblem("max_seqlen_q must be given with cu_seqlens_q, and only then: an upper bound on the "
                              f"rows of q that one sequence has. {'Add it.' if packed else 'Leave it out.'}")
-    most = room_in_pages(table.shape[1], k.shape[1], options.max_seqlen_kv)
+    most = room_in_pages(table.shape[1], k.shape[1], options.max_seqlen_kv, given.seqused_kv is not None)
     return Paged(batch, q.shape[1] if options.max_seqlen_q is None else options.max_seqlen_q, most, packed)
 
 
@@ -390,6 +391,6 @@ def check_known(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options)
 
 
 FIRST_OPTION = 3 + len(Sides._fields)
-ops.register_kernels(paged_op, forward, fake_forward)
-ops.register_kernels(paged_out_op, forward_out, fake_forward_out)
-for _op in (paged_op, paged_out_op): ops.register_derivatives(_op)
+ops.register_kernels(_library, paged_op, forward, fake_forward)
+ops.register_kernels(_library, paged_out_op, forward_out, fake_forward_out)
+for _op in (paged_op, paged_out_op): ops.register_derivatives(_library, _op)

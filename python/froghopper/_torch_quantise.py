@@ -19,13 +19,15 @@ from froghopper._quantise import blocks_of, check_given, check_packed, quantiser
 from froghopper._torch_calls import (BYTES, DTYPES, LOOK, Inputs, Options, address, check, check_tensor, dense_copy,
                                      dense_strides, longest, must_copy, name_of, stream_of, strides_of, target_of,
                                      threads_for, workspace_of)
+from froghopper._torch_library import library_of
 from froghopper._torch_options import bound_of, check_lengths, whole
 from froghopper._torch_paged import refuse_gradients
 from froghopper._values import flag, shown, whole_name
 from froghopper._words import takes_words_of_others
 
 # The arguments are those of computed.
-ops._library.define("quantise(Tensor q, Tensor k, Tensor v, ScalarType dtype, bool rotate, SymInt rotate_seed, "
+_library = library_of(__name__)
+_library.define("quantise(Tensor q, Tensor k, Tensor v, ScalarType dtype, bool rotate, SymInt rotate_seed, "
                     "SymInt scale_rows, Tensor? cu_seqlens_q, Tensor? cu_seqlens_kv, SymInt max_seqlen_q, "
                     "SymInt max_seqlen_kv, Tensor? seqused_q, Tensor? seqused_kv, SymInt max_sms, bool smooth, "
                     "str caller) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
@@ -168,5 +170,5 @@ def without_memory(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, rotate: 
     return small[0], small[1], small[2], scales[0], scales[1], scales[2], means[0], means[1]
 
 
-ops.register_kernels(quantise_op, computed, without_memory)
-ops.register_derivatives(quantise_op)
+ops.register_kernels(_library, quantise_op, computed, without_memory)
+ops.register_derivatives(_library, quantise_op)

@@ -23,7 +23,6 @@ def register() -> None:
     if _registered or "torch.distributed.tensor" not in sys.modules: return
     try: from torch.distributed.tensor.experimental import register_sharding
     except ImportError: return  # an older PyTorch
-    _registered = True
     known: Any = register_sharding
     packet: Any = torch.ops.froghopper
     known(packet.forward.default)(of_forward)
@@ -33,6 +32,7 @@ def register() -> None:
     known(packet.backward_gated.default)(of_backward_gated)
     known(packet.forward_max_logit.default)(of_forward_max_logit)
     known(packet.quantise.default)(of_quantise)
+    _registered = True
 
 
 def is_dtensor(x: Any) -> bool:

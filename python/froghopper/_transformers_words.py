@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What froghopper.torch says of its arguments, in the words of transformers' attention interface: the names that models
 hand over, and the module or the field of its config that a value comes from."""
+import importlib
+import importlib.util
 import re
-import sys
+import weakref
 from typing import Any
 
 import torch
@@ -89,12 +91,20 @@ def refuse(module: torch.nn.Module, mask: Any, dropout: float, position_bias: Te
                           f"tokens]. {EAGER}")
 
 
+# What models collect of their layers, in a transformers that keeps it so; torch.compile reads it too.
+_collector: Any = None
+if importlib.util.find_spec("transformers.utils.output_capturing") is not None:
+    _collector = getattr(importlib.import_module("transformers.utils.output_capturing"), "_active_collector", None)
+
+
 def wants_weights(module: torch.nn.Module, others: dict[str, Any]) -> bool:
     """Whether the model was asked for weights, by its call or its config, also where it keeps that from its layers: it
     would return as many as it gets, which is none, and say nothing."""
+    if _collector is not None and (collected := _collector.get()) is not None:
+        for name in collected:
+            if "attentions" in name: return True
+        return False
     if is_compiling(): return False  # which cannot look into what follows
-    collected = getattr(sys.modules.get("transformers.utils.output_capturing"), "_active_collector", None)
-    if collected is not None: return any("attentions" in name for name in collected.get() or ())
     config = getattr(module, "config", None)
     return bool(getattr(config, "output_attentions", False)) and others.get("output_attentions") is None
 
@@ -119,23 +129,42 @@ traced.told_by["attention_forward"] = lambda error, tensors: in_words(error, (tu
 is_compiling = torch.compiler.is_compiling
 
 
-_on_gpus: list[bool] = []  # whether positions on a GPU were looked at, which waits for it: once in a process
-_told: list[bool] = []
+Models = dict[int, "weakref.ref[Any]"]  # by id of what all layers of a model share, as configs have no hash
+_on_gpus: Models = {}  # whose positions on a GPU were looked at, which waits for it: once for each model
+_told: Models = {}
+
+
+def shared_by_layers(module: Any) -> Any:
+    config = getattr(module, "config", None)
+    return module if config is None or type(config) is dict else config
+
+
+def is_one_of(models: Models, module: Any) -> bool:
+    owner = shared_by_layers(module)
+    return (found := models.get(id(owner))) is not None and found() is owner
+
+
+def add_to(models: Models, module: Any) -> None:
+    owner = shared_by_layers(module)
+    at = id(owner)
+    def forget(_: Any) -> None: models.pop(at, None)
+    models[at] = weakref.ref(owner, forget)
 
 
 def warn_of_packing(module: Any, query: Tensor, mask: Mask, positions: Any) -> None:
-    """A warning, once, where positions begin again within a row and no mask says where sequences end: transformers
-    finds packed sequences by their positions where there is neither a cache nor an attention_mask, and with one of
-    these says nothing of them."""
-    if _told or query.shape[2] < 2 or not mask.causal or getattr(module, "layer_idx", 0) != 0: return
+    """A warning, once for each model, where positions begin again within a row and no mask says where sequences end:
+    transformers finds packed sequences by their positions where there is neither a cache nor an attention_mask, and
+    with one of these says nothing of them."""
+    if query.shape[2] < 2 or not mask.causal or getattr(module, "layer_idx", 0) != 0: return
+    if is_one_of(_told, module): return
     if not mask.begin is mask.end is mask.rows is mask.ends is None: return
     if type(positions) is not Tensor or positions.ndim != 2 or positions.shape[1] != query.shape[2]: return
-    if positions.device.type not in ("cpu", "cuda") or (positions.is_cuda and _on_gpus): return
+    if positions.device.type not in ("cpu", "cuda") or (positions.is_cuda and is_one_of(_on_gpus, module)): return
     if positions.is_cuda:
         if torch.cuda.is_current_stream_capturing(): return
-        _on_gpus.append(True)
+        add_to(_on_gpus, module)
     if not bool((positions.diff() <= 0).any()): return
-    _told.append(True)
+    add_to(_told, module)
     beside, leave = "a KV cache", ""
     if mask.of_tokens: beside, leave = "an attention_mask or a KV cache", "Leave out attention_mask. "
     warn_user("froghopper.transformers: position_ids begin again within the row, as those of packed sequences do, but "

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar, cast
 from froghopper._errors import Error, InvalidType, Unsupported, of_numpy
 from froghopper._hints import by_parts
 from froghopper._values import listed, shown, type_of
+from froghopper._word_checks import check_corner, same_list
 
 MISSING: Any = None  # of arguments that must be given: the function says so itself, also of their names elsewhere
 F = TypeVar("F", bound=Callable[..., Any])
@@ -156,7 +157,9 @@ ONLY: dict[str, tuple[Any, str]] = {
     "smooth_k": (False, "this function does not quantise. Use attention(**quantise(q, k, v, smooth=True)._asdict())"),
     "backend": (None, "the device of q says what computes. Leave it out"),
     "precision": (None, "products are summed in float32 always. Leave it out"),
-    "block_table": (None, "it is an argument of froghopper.torch.paged_attention. Use that, or gather the pages"),
+    **dict.fromkeys(("block_table", "block_tables", "page_table"),
+                    (None, "pages are read by froghopper.torch.paged_attention, froghopper.jax.attention, "
+                           "flash_attn_varlen_func and flash_attn_with_kvcache. Use one of them, or gather the pages")),
     "qv": (None, "a second query is not computed here. Append its columns to those of q, and v's to k"),
     "is_causal": (False, "which corner it aligns differs from library to library. Use causal=True, which aligns the "
                          "last query with the last key"),
@@ -242,7 +245,7 @@ def arguments_of(function: Callable[..., Any]) -> frozenset[str]:
 def translated_call(function: Callable[..., Any], module: str, given: tuple[Any, ...], words: dict[str, Any],
                     known: Collection[str]) -> Any:
     """A call with words of which some are not known. Its errors name arguments as the caller does."""
-    own = translated(function.__name__, module, words, known)
+    own = translated(function.__name__, module, words, known, given)
     names = names_said(function.__name__, module, words, known)
     tell(names)
     try: return function(*given, **own)
@@ -298,8 +301,10 @@ def nothing_is_traced(names: dict[str, str]) -> None: return None
 tell: Callable[[dict[str, str]], None] = nothing_is_traced  # froghopper.torch has one that knows
 
 
-def translated(function: str, module: str, words: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """The words as the function knows them, or TypeError that says what to use. known: its arguments."""
+def translated(function: str, module: str, words: dict[str, Any], known: Collection[str],
+               given: Sequence[Any] = ()) -> dict[str, Any]:
+    """The words as the function knows them, or TypeError that says what to use. known: its arguments; given: those
+    without a name."""
     found: dict[str, Any] = {}
     said: dict[str, str] = {}  # words for what is found
     for word, value in words.items():
@@ -315,6 +320,8 @@ def translated(function: str, module: str, words: dict[str, Any], known: Collect
         found[name], said[name] = converted(word, name, value), word
         if name == "window" != word and words.get("causal") and isinstance(found[name], tuple) and found[name]:
             found[name] = (*found[name][:-1], None)  # FlashAttention does not read the bound to the right then
+    if "local_window_size" in said.values() and not has_documents(known):
+        check_corner(function, given, words, found, said)
     return found
 
 
@@ -337,13 +344,6 @@ def again(function: Any, module: str, given: dict[str, Any]) -> Any:
 
 
 def has_documents(known: Collection[str]) -> bool: return "cu_seqlens" in known and "max_seqlen" not in known
-
-
-def same_list(one: Any, other: Any) -> bool:
-    """Whether both are the same numbers. Those on a GPU are not read."""
-    if one is other: return True
-    lists = [x.tolist() if getattr(x, "is_cpu", False) else x for x in (one, other)]
-    return all(isinstance(x, (list, tuple)) for x in lists) and list(lists[0]) == list(lists[1])
 
 
 def own_word(function: str, module: str, word: str, value: Any, known: Collection[str]) -> str:

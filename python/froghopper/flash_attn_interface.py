@@ -28,7 +28,7 @@ What differs on purpose
   place               name
   no keys at all      lse is -inf here, and +inf there if k has no rows; for sequences without keys both say -inf
   deterministic       works for every head dim; there not above 192
-  head dims           v may have any of its own, forward and backward; up to 512
+  head dims           v may have any of its own; up to 512. No multiples of 8 are padded, in caches and pages refused
   num_splits,         hints there; accepted and without effect here, where a plan decides. A result does not depend
   pack_gqa            on them
   scheduler_metadata  the same: get_scheduler_metadata gives zeros, and any is accepted
@@ -45,18 +45,18 @@ from torch import Tensor
 from froghopper import _kv_cache as kv_cache
 from froghopper import _kv_checks as kv_checks
 from froghopper._errors import InvalidProblem
-from froghopper._flash_words import (OF_ENDS, OF_KV, OF_QKV, WHOLE, by_name, cache_order, columns, dense_keys,
+from froghopper._flash_words import (OF_ENDS, OF_KV, OF_QKV, WHOLE, asked, by_name, cache_order, columns, dense_keys,
                                      dense_order, extras_of, in_any_order, length_of, one_table, options_of,
                                      packed_order, pair_order, parts_of, refuse, scales_of, speaks_of,
-                                     without_gradients)
+                                     used_of_pages, without_gradients)
 from froghopper._kv_cache import get_scheduler_metadata, reshape_and_cache_flash
 from froghopper._merge import flash_attn_combine, merge_attn_states
 from froghopper._pages import table_of
 from froghopper._torch_calls import DTYPES, FLOAT8, LOOK, check_dense
 from froghopper._torch_eager import NO_SIDES, attend
 from froghopper._torch_native import ROWS_FIRST
-from froghopper._torch_options import decided, plain, whole
-from froghopper._values import LARGEST_SCALE, flag
+from froghopper._torch_options import decided, whole
+from froghopper._values import LARGEST_SCALE
 from froghopper.torch import attention, paged_attention
 
 Result: TypeAlias = Tensor | tuple[Tensor, Tensor]
@@ -116,7 +116,7 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
     """
     if (qv is q_descale is k_descale is v_descale is alibi_slopes is s_aux is block_table is None and
             window_size is WHOLE and not (dropout_p or attention_chunk or sm_margin or return_attn_probs) and
-            (causal is True or causal is False) and usual(q, k, v, softmax_scale, softcap)):
+            (causal is True or causal is False) and usual(q, k, v, softmax_scale, softcap, deterministic)):
         o, _ = attend(ROWS_FIRST, q, k, v, NO_SIDES, (
             LOOK, LOOK, causal, -1, -1, 0.0, softmax_scale, False, decided(deterministic), 0, 0, False), False)
         return o
@@ -124,15 +124,16 @@ def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
     options |= scales_of(q, k, q_descale, k_descale, v_descale)
     options |= extras_of(q, dropout_p, alibi_slopes, s_aux, block_table, None)
-    options |= dict(deterministic=deterministic, return_lse=return_attn_probs)
+    options |= dict(deterministic=asked("deterministic", deterministic),
+                    return_lse=asked("return_attn_probs", return_attn_probs))
     found: Result = attention(*without_gradients(columns(q), columns(k), columns(v)), **options)
     return found
 
 
-def usual(q: Any, k: Any, v: Any, softmax_scale: Any, softcap: Any) -> bool:
+def usual(q: Any, k: Any, v: Any, softmax_scale: Any, softcap: Any, deterministic: Any) -> bool:
     """What attention has nothing to say about before it asks the native operators: their way is open at once."""
     return bool(isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor) and q.dtype in DTYPES and
-                k.dtype in DTYPES and softcap == 0.0 and
+                k.dtype in DTYPES and softcap == 0.0 and deterministic is not None and
                 (softmax_scale is None or (type(softmax_scale) is float and 0 <= softmax_scale <= LARGEST_SCALE)))
 
 
@@ -177,7 +178,7 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     out            where the result goes; without gradients
 
     block_table    [batch, columns] int32: k and v are pages [pages, page_size, heads_k, dim] then, and seqused_k, or
-                   the differences of cu_seqlens_k, say how many rows count; without gradients.
+                   the differences of cu_seqlens_k, say how many rows count, not both; without gradients.
                    froghopper.torch.paged_attention has the rest
 
     Without cu_seqlens_k, k and v are [batch, seq_k, heads_k, dim], and seqused_k may say how many rows count. The order
@@ -187,15 +188,15 @@ def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor
     The other arguments are those of flash_attn_func.
     """
     refuse(qv=qv)
-    if return_softmax_lse is not False: return_softmax_lse = plain(flag, "return_softmax_lse", return_softmax_lse)
     options = options_of(q, softmax_scale, causal, window_size, attention_chunk, softcap, sm_margin)
     options |= scales_of(q, k, q_descale, k_descale, v_descale)
     options |= extras_of(q, dropout_p, alibi_slopes, s_aux, None, out)
-    options |= dict(deterministic=deterministic, return_lse=return_attn_probs or return_softmax_lse)
+    options |= dict(deterministic=asked("deterministic", deterministic), return_lse=asked(
+        "return_attn_probs", return_attn_probs) | asked("return_softmax_lse", return_softmax_lse))
     if block_table is not None:
-        if seqused_k is None and cu_seqlens_k is not None: seqused_k = cu_seqlens_k.diff()  # as FlashAttention 2
+        used = used_of_pages(cu_seqlens_k, seqused_k)
         paged: Result = in_pages(q, k, v, block_table, options, cu_seqlens_q=cu_seqlens_q, seqused_q=seqused_q,
-                                 seqused_kv=seqused_k, max_seqlen_q=length_of("max_seqlen_q", max_seqlen_q),
+                                 seqused_kv=used, max_seqlen_q=length_of("max_seqlen_q", max_seqlen_q),
                                  max_seqlen_kv=kv_checks.within(length_of("max_seqlen_k", max_seqlen_k), k,
                                                                 block_table))
         return paged
@@ -350,8 +351,7 @@ def flash_attn_with_kvcache(q: Tensor, k_cache: Tensor, v_cache: Tensor, k: Tens
     (out, lse, empty, empty): the last two are partial results of splits there, and here there are none.
     """
     refuse(qv=qv)
-    if return_softmax_lse is not True and return_softmax_lse is not False:
-        return_softmax_lse = plain(flag, "return_softmax_lse", return_softmax_lse)
+    if return_softmax_lse is not False: return_softmax_lse = asked("return_softmax_lse", return_softmax_lse)
     table, longest = one_table(page_table, block_table), length_of("max_seqlen_q", max_seqlen_q)
     longest_k = length_of("max_seqlen_k", max_seqlen_k)
     lengths = dict(cache_seqlens=cache_seqlens, cache_batch_idx=cache_batch_idx, cache_leftpad=cache_leftpad,

@@ -315,6 +315,16 @@ def test_refused(name):
         assert x is None or torch.equal(x, given[name].view(torch.uint8))
 
 
+def test_q_out_at_the_address_of_q():
+    """q itself will do; other strides there would write rows over others."""
+    words = dict(q=(q := drawn(4, 4, 64)), positions=torch.arange(4), rotary_cos=drawn(9, 8), rotary_sin=drawn(9, 8))
+    wanted = append_kv(**call(**words, q_out=torch.empty_like(q)))
+    with pytest.raises(ValueError, match="^q_out must have the strides of q where it is q's memory, at the address "
+                       "0x.* but has others. Give q_out=q, which is written in place, or memory of its own.$"):
+        append_kv(**call(**words, q_out=q.as_strided(q.shape, (64, 256, 1))))
+    assert append_kv(**call(**words, q_out=q)) is q and torch.equal(q, wanted)
+
+
 def test_scales_that_are_written_are_new_versions():
     cache = torch.zeros(2, 2, 16, 2, 32).to(torch.float8_e4m3fn)
     scale_k, scale_v, rows = torch.ones(2, 16, 2), torch.ones(2, 16, 2), torch.randn(2, 3, 2, 32).bfloat16()

@@ -33,16 +33,17 @@ def varlen(ends, longest, **words):
 
 CASES = {  # what is called, what it takes, what it refuses, and how
     "window": (lambda w: attention(Q, KV, KV, window=(w, 0)), (5, 4), -3, r"window must .* but is \(-3, 0\)"),
-    "one number": (lambda w: attention(Q, KV, KV, local_window_size=w), (5, 4), -3,
+    "one number": (lambda w: attention(Q, KV, KV, local_window_size=w, align="top_left"), (5, 4), -3,
                    "local_window_size must .* but is -3. Use local_window_size=None."),
     "scale": (lambda s: attention(Q, KV, KV, sm_scale=s), (0.5, 0.25), -3.0, "sm_scale must .* Use sm_scale=None"),
     "chunk": (lambda n: attention(Q, KV, KV, attention_chunk=n), (5, 4), -3, "attention_chunk must .* but is -3"),
-    "merged": (lambda w: attention(Q, KV, KV, local_window_size=w, accumulate=held())[0], (5, 4), -3,
+    "merged": (lambda w: attention(Q, KV, KV, local_window_size=w, align="top_left", accumulate=held())[0], (5, 4), -3,
                "local_window_size must .* but is -3"),
-    "gate": (lambda w: attention(Q, KV, KV, local_window_size=w, gate=Q), (5, 4), -3, "local_window_size must"),
-    "max_logit": (lambda w: attention(Q, KV, KV, local_window_size=w, return_max_logit=True)[1], (5, 4), -3,
-                  "local_window_size must"),
-    "out": (lambda w: attention(Q, KV, KV, local_window_size=w, out=torch.zeros_like(Q)), (5, 4), -3,
+    "gate": (lambda w: attention(Q, KV, KV, local_window_size=w, align="top_left", gate=Q), (5, 4), -3,
+             "local_window_size must"),
+    "max_logit": (lambda w: attention(Q, KV, KV, local_window_size=w, align="top_left", return_max_logit=True)[1],
+                  (5, 4), -3, "local_window_size must"),
+    "out": (lambda w: attention(Q, KV, KV, local_window_size=w, align="top_left", out=torch.zeros_like(Q)), (5, 4), -3,
             "local_window_size must"),
     "sdpa": (lambda n: scaled_dot_product_attention(TURNED_Q, TURNED, TURNED, enable_gqa=True, max_sms=n), (5, 4), -6,
              "max_sms must be 0 or more"),
@@ -82,7 +83,7 @@ def test_words(name):
 
 
 def test_gradients_and_the_eager_backend():
-    function = lambda q, n: attention(q, KV, KV, local_window_size=n)
+    function = lambda q, n: attention(q, KV, KV, local_window_size=n, align="top_left")
     for backend in ("eager", "aot_eager"):
         torch._dynamo.reset()
         compiled, q = torch.compile(function, fullgraph=True, dynamic=True, backend=backend), Q.clone().requires_grad_()

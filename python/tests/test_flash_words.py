@@ -198,6 +198,23 @@ def test_pages():
         fa.flash_attn_with_kvcache(Q, *pools, K[:, :1], cache_seqlens=used, page_table=table)
 
 
+def test_how_many_rows_of_pages_count():
+    """Said once: with seqused_k as of FlashAttention-3 and vLLM, or as of FlashAttention 2. A bound alone says nothing
+    of it, and may not leave rows out."""
+    pools, used = [drawn(6, 4, 2, 64, seed=seed) for seed in (1, 2)], ints(9, 7)
+    table = ints(5, 0, 3, 2, 4, 1).reshape(2, 3)
+    def call(**words): return fa.flash_attn_varlen_func(PQ, *pools, ENDS_Q, max_seqlen_q=5, **words)
+    wanted = call(block_table=table, seqused_k=used)
+    assert torch.equal(call(block_table=table, cu_seqlens_k=ints(0, 9, 16)), wanted)
+    for ends, lengths, name in (("cu_seqlens_k", "seqused_k", "block_table"),
+                                ("cu_seqlens_kv", "seqused_kv", "page_table")):
+        with pytest.raises(TypeError, match=f"^{ends} and {lengths} are given with {name}.* Leave out {ends}"):
+            call(**{ends: ints(0, 9, 16), lengths: used, name: table})
+    with pytest.raises(ValueError, match="^max_seqlen_k must be at least 12 without seqused_k, .* but is 9"):
+        call(block_table=table, max_seqlen_k=9)
+    assert torch.equal(call(block_table=table, max_seqlen_k=12), call(block_table=table))
+
+
 def test_lengths_may_be_tensors():
     """As transformers hands FlashAttention-3 the longest sequence."""
     longest = dict(max_seqlen_q=ENDS_Q.diff().max(), max_seqlen_k=ENDS_K.diff().max())
@@ -307,3 +324,27 @@ def test_one_graph():
     for name, call in calls.items():
         compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
         assert torch.equal(compiled(Q, K, V), call(Q, K, V)), name
+
+
+WORDS_OF_FLAGS = ["return_attn_probs", "return_softmax_lse", "return_lse", "deterministic", "sm_margin"]
+
+
+@pytest.mark.parametrize("word", WORDS_OF_FLAGS)
+def test_none_counts_as_false(word):
+    """Wherever FlashAttention asks `if`, in the usual way and with a window."""
+    if word != "sm_margin":
+        for call in CALLS_OF_FLAGS[:2]:
+            with pytest.raises(TypeError, match=f"^{word} must be True or False, but is 'yes'"): call(**{word: "yes"})
+    for call in CALLS_OF_FLAGS:
+        if call is CALLS_OF_FLAGS[-1] and word == "deterministic": continue  # which it has not
+        for more in ({}, dict(window_size=(3, 0))):
+            found = call(**{word: None}, **more)
+            assert torch.is_tensor(found) and torch.equal(found, call(**more))
+
+
+CALLS_OF_FLAGS = [
+    lambda **words: fa.flash_attn_func(Q, K, V, **words),
+    lambda **words: fa.flash_attn_varlen_func(PQ, *(x.flatten(0, 1) for x in (K, V)), ENDS_Q, ENDS_K, 5, 9, **words),
+    lambda **words: fa.flash_attn_kvpacked_func(Q, torch.stack((K, V), 2), **words),
+    lambda **words: fa.flash_attn_qkvpacked_func(torch.stack((Q, Q, Q), 2), **words),
+    lambda **words: fa.flash_attn_with_kvcache(Q, K, V, **words)]

@@ -133,8 +133,9 @@ def test_explain():
     (dict(cu_seqlens_kv=np.array([0, 80], np.int32)), "cu_seqlens_kv is given with block_table.*give the lengths in"),
     (dict(max_seqlen_q=6), "max_seqlen_q must be None without cu_seqlens_q, but is 6"),
     (dict(max_seqlen_kv=81), "max_seqlen_kv must be from 0 to 80, the rows of 5 columns of block_table, but is 81"),
-    (dict(return_max_logit=True), "return_max_logit is given with block_table"),
-    (dict(accumulate=(jnp.zeros((4, 6, 8, 48)), jnp.zeros((4, 8, 6)))), "accumulate is given with block_table"),
+    (dict(max_seqlen_kv=79, seqused_kv=None), "max_seqlen_kv must be at least 80 without seqused_kv, .* but is 79"),
+    (dict(return_max_logit=True), "return_max_logit must be False with block_table"),
+    (dict(accumulate=(jnp.zeros((4, 6, 8, 48)), jnp.zeros((4, 8, 6)))), "accumulate must be None with block_table"),
     (dict(seqused_kv=np.array([1, 2], np.int32)), "seqused_kv must"),
     (dict(k=np.zeros((4, 8, 64), np.float32)), "k must"),
 ])

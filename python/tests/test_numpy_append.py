@@ -116,6 +116,13 @@ def test_q_alone_in_place():
     np.testing.assert_allclose(q, wanted, rtol=2**-11, atol=2**-11)
 
 
+def test_q_out_at_the_address_of_q():
+    q = drawn(4, 4, DIM)
+    with pytest.raises(ValueError, match="^q_out must have the strides of q .* Give q_out=q, which is written in"):
+        append_kv(None, None, None, None, q=q, q_out=q.swapaxes(0, 1), positions=[0, 2, 4, 6],
+                  rotary_cos=drawn(9, 8), rotary_sin=drawn(9, 8))
+
+
 def test_messages():
     k, v = drawn(3, 4, HEADS, DIM), drawn(3, 4, HEADS, DIM, seed=1)
     k_cache, v_cache, memory = caches("rows_first")

@@ -164,10 +164,11 @@ def test_messages():
             (dict(v=cache.pool_v[:5]), "v must have the pages, rows and heads of k"),
             (dict(k=cache.pool_k.half()), "k must .*, but is float16"),
             (dict(max_seqlen_kv=209), "max_seqlen_kv must be from 0 to 208, .* but is 209"),
+            (dict(max_seqlen_kv=207, seqused_kv=None), "max_seqlen_kv must be at least 208 without seqused_kv"),
             (dict(max_seqlen_q=1), "max_seqlen_q must be given with cu_seqlens_q"),
             (dict(seqused_kv=cache.used[:3]), "seqused_kv must have 4 numbers, .* but has 3"),
             (dict(scale_k=1.0), "scale_k must be None where k is float32, as it goes with 8-bit k and v"),
-            (dict(q=q.clone().requires_grad_()), "q requires a gradient; paged_attention has none")):
+            (dict(q=q.clone().requires_grad_()), "q requires a gradient; attention to pages has none")):
         with pytest.raises((TypeError, ValueError, NotImplementedError), match=message): call(**changed, out=out)
     assert out.isnan().all()
 
@@ -178,8 +179,10 @@ def test_attention_takes_pages():
     wanted = paged_attention(q, cache.pool_k, cache.pool_v, cache.table, seqused_kv=cache.used, causal=True)
     given = dict(seqused_kv=cache.used, causal=True, block_table=cache.table)
     assert torch.equal(attention(q, cache.pool_k, cache.pool_v, **given), wanted)
-    with pytest.raises(NotImplementedError, match="return_max_logit is given with block_table"):
+    with pytest.raises(NotImplementedError, match="return_max_logit must be False with block_table, .* but is True"):
         attention(q, cache.pool_k, cache.pool_v, **given, return_max_logit=True)
+    with pytest.raises(NotImplementedError, match="^q requires a gradient; attention to pages has none"):
+        attention(q.clone().requires_grad_(), cache.pool_k, cache.pool_v, **given)
     with pytest.raises(ValueError, match="cu_seqlens_kv is given with block_table"):
         attention(q, cache.pool_k, cache.pool_v, **given, cu_seqlens_kv=cache.used)
 
@@ -215,7 +218,7 @@ def test_what_compiled_code_refuses():
     compiled = torch.compile(lambda q, k: paged_attention(q, k, cache.pool_v, cache.table), fullgraph=True,
                              backend="aot_eager")
     with pytest.raises(Exception, match="k must .*, but is float16"): compiled(q, cache.pool_k.half())
-    with pytest.raises(Exception, match="q requires a gradient; paged_attention has none"):
+    with pytest.raises(Exception, match="q requires a gradient; attention to pages has none"):
         compiled(q.requires_grad_(), cache.pool_k)
 
 
@@ -322,7 +325,7 @@ def test_gate_refused():
         with pytest.raises(error, match=said):
             paged_attention(q, cache.pool_k, cache.pool_v, cache.table, gate=gate, out=out)
     assert (out == 7).all()
-    with pytest.raises(NotImplementedError, match="accumulate is given with block_table"):
+    with pytest.raises(NotImplementedError, match="accumulate must be None with block_table"):
         attention(q, cache.pool_k, cache.pool_v, block_table=cache.table, gate=q, accumulate=held)
     assert "gate" in explain(q, cache.pool_k, cache.pool_v, block_table=cache.table, gate=q, target="h200")
 
@@ -330,5 +333,5 @@ def test_gate_refused():
 def test_scales_have_no_gradients():
     k = torch.zeros(4, 8, 2, 32).to(torch.float8_e4m3fn)
     scale, table = torch.ones(4, 8, 2, requires_grad=True), torch.tensor([[2, 0], [3, 1]], dtype=torch.int32)
-    with pytest.raises(froghopper.Unsupported, match="scale_k requires a gradient; paged_attention has none"):
+    with pytest.raises(froghopper.Unsupported, match="scale_k requires a gradient; attention to pages has none"):
         paged_attention(torch.randn(2, 3, 4, 32).bfloat16(), k, k, table, scale_k=scale, scale_v=scale.detach())

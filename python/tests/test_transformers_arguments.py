@@ -313,7 +313,10 @@ def test_weights_that_layers_are_not_told_of():
         hidden_size=64, num_hidden_layers=1, num_attention_heads=4, intermediate_size=96, vocab_size=61,
         output_attentions=True)).eval()
     llama.set_attn_implementation(NAME)
-    for call in (lambda: gpt2(ids, output_attentions=True), lambda: llama(ids)):
+    compiled = [torch.compile(model, backend="eager") for model in (gpt2, llama)]
+    for call in (lambda: gpt2(ids, output_attentions=True), lambda: llama(ids),
+                 lambda: compiled[0](ids, output_attentions=True), lambda: compiled[1](ids)):
         with pytest.raises(NotImplementedError, match="Attention has output_attentions; .*attn_implementation=\"eager"):
             call()
-    for call in (lambda: gpt2(ids), lambda: llama(ids, output_attentions=False)): assert not call().attentions
+    for call in (lambda: gpt2(ids), lambda: llama(ids, output_attentions=False), lambda: compiled[0](ids)):
+        assert not call().attentions

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """froghopper.transformers token by token beside eager attention: every cache that generate knows, batches of one and
 two, with padding and without, prompts in one piece and in chunks; small models with random weights."""
+import gc
 import warnings
 
 import pytest
@@ -63,7 +64,7 @@ def test_token_by_token(name, cache, batch, padded, device):
 
 def test_packed_sequences_beside_a_cache_are_warned_of(monkeypatch):
     """transformers tells attention nothing of them, so each attends to those before it."""
-    monkeypatch.setattr(froghopper._transformers_words, "_told", [])
+    monkeypatch.setattr(froghopper._transformers_words, "_told", {})
     model = MODELS["llama"]().eval()
     model.set_attn_implementation(NAME)
     ids = torch.arange(9)[None]
@@ -76,11 +77,18 @@ def test_packed_sequences_beside_a_cache_are_warned_of(monkeypatch):
     with torch.no_grad(), pytest.warns(UserWarning, match="position_ids begin again .* use_cache=False") as said:
         for _ in range(2): model(**packed)
     assert len(said) == 1
+    other = MODELS["llama"]().eval()  # may be the one that is trained
+    other.set_attn_implementation(NAME)
+    with torch.no_grad(), pytest.warns(UserWarning, match="position_ids begin again") as said: other(**packed)
+    assert len(said) == 1 and len(froghopper._transformers_words._told) == 2
+    del model, other
+    gc.collect()
+    assert not froghopper._transformers_words._told
 
 
 def test_packed_sequences_beside_an_attention_mask_are_warned_of(monkeypatch):
     """The mask alone switches them off, also without a cache: the way out leaves it out."""
-    monkeypatch.setattr(froghopper._transformers_words, "_told", [])
+    monkeypatch.setattr(froghopper._transformers_words, "_told", {})
     model = MODELS["llama"]().eval()
     model.set_attn_implementation(NAME)
     ids = torch.arange(9)[None]

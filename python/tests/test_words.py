@@ -40,7 +40,8 @@ def drawn(array):
 @pytest.mark.parametrize("theirs, ours", [
     (dict(softmax_scale=0.5), dict(scale=0.5)), (dict(window_size=(3, -1)), dict(window=(3, None))),
     (dict(causal=True, window_size=[3, 2]), dict(causal=True, window=(3, None))),
-    (dict(local_window_size=2), dict(window=(2, 2))), (dict(logits_soft_cap=5.0), dict(softcap=5.0)),
+    (dict(local_window_size=2, align="top_left"), dict(window=(2, 2), align="top_left")),
+    (dict(logits_soft_cap=5.0), dict(softcap=5.0)),
     (dict(num_splits=3, dropout_p=0.0, attn_mask=None, is_causal=False, enable_gqa=True), {})])
 def test_same_meaning(framework, theirs, ours):
     attention, array = framework()
@@ -66,7 +67,7 @@ def test_tensors_and_results(framework):
     ("q_descale", 2.0, TypeError, "Use scale_q"), ("quantize", True, NotImplementedError, "does not quantise"),
     ("dropout_p", 0.5, NotImplementedError, "Use dropout_p=0.0"),
     ("attn_mask", [1], NotImplementedError, "Use causal or a window"),
-    ("block_table", [1], NotImplementedError, "paged_attention. Use that"),
+    ("block_table", [1], NotImplementedError, "paged_attention, .*. Use one of them, or gather"),
     ("sm_margin", 8, NotImplementedError, "Use max_sms"),
     ("causl", True, TypeError, "has no argument causl. Did you mean causal"),
     ("bananas", True, TypeError, "has no argument bananas. It has accumulate, "),
@@ -76,6 +77,22 @@ def test_explained(framework, word, value, kind, says):
     more = dict(scale=0.5) if word == "softmax_scale" else {}
     if word == "block_table" and framework is not of_numpy: kind, says = TypeError, "block_table must be .* is a list"
     with pytest.raises(kind, match=says): attention(*drawn(array), **{word: value}, **more)
+
+
+@pytest.mark.parametrize("word", ["block_table", "block_tables", "page_table"])
+def test_pages_where_there_are_none(word):
+    """NumPy's functions, and those of q, k and v in one tensor, say who reads pages, under every name of theirs."""
+    torch = pytest.importorskip("torch", reason="froghopper.torch needs torch, which is not installed")
+    from froghopper import flash_attn_interface as fa
+    q, k, v = drawn(np.asarray)
+    o, lse = froghopper.attention(q, k, v, return_lse=True)
+    for call in (lambda **words: froghopper.attention(q, k, v, **words),
+                 lambda **words: froghopper.attention_backward(o, q, k, v, o, lse, **words),
+                 lambda **words: fa.flash_attn_qkvpacked_func(torch.ones(1, 3, 3, 2, 16), **words)):
+        with pytest.raises(NotImplementedError, match=f"has no argument {word}; pages are read by .*paged_attention, "
+                           "froghopper.jax.attention, flash_attn_varlen_func and flash_attn_with_kvcache. Use one"):
+            call(**{word: [[0]]})
+        call(**{word: None})
 
 
 def of_pages(torch):
