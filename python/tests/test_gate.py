@@ -188,7 +188,7 @@ def test_torch_refuses():
             (dict(gate=3.0), TypeError, "gate must be a tensor of PyTorch, but is a float"),
             (dict(gate=gate, accumulate=held), ValueError, r"Leave out gate, and multiply o by torch.sigmoid\(gate\)"),
             (dict(gate=gate, out=torch.empty_like(q)), NotImplementedError, "gate is given with out"),
-            (dict(gate=gate, block_table=table), NotImplementedError, "q requires a gradient; paged_attention")):
+            (dict(gate=gate, block_table=table), NotImplementedError, "q requires a gradient; attention to pages has")):
         with pytest.raises(error, match=said): attention(q, k, v, **words)
     assert "bwd f32 b2 hq4 hkv2 sq37 skv41 d24 gate" in explain(q, k, v, gate=gate)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ctrl-C in the middle of the first import of froghopper.torch, or of what comes later: the next import is one as if
-nothing had been. Each program is interrupted once at every line that an import runs, also inside of functions."""
+nothing had been. Each program is interrupted once at every line that an import runs in a file that registers something,
+also inside of functions; what other files do is forgotten with them."""
 import os
 import pathlib
 import subprocess
@@ -20,12 +21,18 @@ import torch, torch.distributed
 from torch.utils.flop_counter import FlopCounterMode
 import froghopper
 HERE = froghopper.__file__.removesuffix("__init__.py")
-OF = ("_torch", "torch.py")
 seen = set()
+registers = {}  # by file
+
+def of_registering(name):
+    if name not in registers:
+        with open(name) as file: text = file.read()
+        registers[name] = any(word in text for word in ("library_of", "torch.library", "register"))
+    return registers[name]
 
 def ours(frame):
     name = frame.f_code.co_filename
-    return name.startswith(HERE) and name[len(HERE):].startswith(OF)
+    return name.startswith(HERE) and name[len(HERE):].startswith(("_torch", "torch.py")) and of_registering(name)
 
 def trace(frame, event, argument):
     if not ours(frame): return None
