@@ -58,8 +58,8 @@ def sizes_in(batch: int, seq: int, total: int, cache: Shape | None, block_table:
         if len(new) == len(cache) == 4 and tuple(new[2:]) == (cache[1], cache[3]) and seq <= cache[2]:
             raise InvalidProblem(f"{room}, and looks like [batch, heads, rows, dim]. Use k_cache.swapaxes(1, 2) and "
                                  "v_cache.swapaxes(1, 2), views.")
-        raise InvalidProblem(f"{room}, and looks like the new rows. Use append_kv(k, v, k_cache, v_cache), the new "
-                             "rows first.")
+        raise InvalidProblem(f"{room}. Give longer caches or fewer rows; if k is the cache and k_cache the new rows, "
+                             "use append_kv(k, v, k_cache, v_cache), the new rows first.")
     if slot_mapping is not None and block_table is not None:
         raise InvalidProblem("block_table must be None with slot_mapping, as each says where rows go, but both are "
                              "given. Leave out one.")

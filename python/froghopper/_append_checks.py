@@ -182,6 +182,11 @@ def has_scale(name: str, given: Any, cache: Array | None, dtype_kv: str) -> bool
     return True
 
 
+def without_last(scale: Any, rows: Shape) -> Any:
+    """A scale of each row, whose last axis attention's have and which need not be there, without it."""
+    return scale[..., 0] if getattr(scale, "shape", None) == (*rows, 1) else scale
+
+
 def check_own_scale(name: str, scale: Array, rows: Shape, module: str) -> None:
     """One for each row and head, which is written."""
     if tuple(scale.shape) != tuple(rows): wrong_shape(name, scale.shape, rows)

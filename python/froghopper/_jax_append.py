@@ -12,7 +12,8 @@ import numpy as np
 
 from froghopper._append import WORDS
 from froghopper._append_checks import (Given, check_caches, check_factors, check_new, check_own_scale, check_sides,
-                                       check_whole, first, has_scale, rotary_of, sizes_of, type_of_caches, wrong_scale)
+                                       check_whole, first, has_scale, rotary_of, sizes_of, type_of_caches,
+                                       without_last, wrong_scale)
 from froghopper._call import Shape, cached
 from froghopper._errors import Error, InvalidProblem, InvalidTensor
 from froghopper._jax_8_bit import float32_of
@@ -66,9 +67,9 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
     norm_epsilon   not None: rows of q and k are divided by sqrt(mean of squares + norm_epsilon) before they are rotated
     norm_q, norm_k [dim], of k's type or float32: what their columns are multiplied by then; None for 1
     scale_k        float8 caches: what is stored is a number divided by it: a number, [], [1] or [heads_kv] float32; or
-    scale_v        [pages, page_size, heads_kv] (as the cache without its last dimension): each row of a head gets a
-                   scale of its own, which is written in these arrays, and they are returned. It is inf for a row with
-                   an infinite number, which attention cannot read; NaN is left out: docs/13-serving.md
+    scale_v        [pages, page_size, heads_kv] (as the cache without its last dimension, or with 1 for it): each row of
+                   a head gets a scale of its own, which is written in these arrays, and they are returned. It is inf
+                   for a row with an infinite number, which attention cannot read; NaN is left out: docs/13-serving.md
     max_sms        SMs of a GPU, or threads of a CPU, that it may use; 0 for all
 
     Everything but arrays is static. Returns (k_cache, v_cache), with q (k_cache, v_cache, q), and behind them (scale_k,
@@ -117,7 +118,8 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
         cached(_fit, (kind, *((x.shape, x.dtype) for x in arrays.values())), lambda: fits(kind, arrays))
         found = dict(zip(results, run(kind, tuple(varying_alike(arrays).values()))))
     of_q = () if q is None else (found["q_out"].reshape(q.shape),)
-    of_scales = (found.get("scale_k"), found.get("scale_v")) if own == {True} else ()
+    of_scales = tuple(None if x is None else x.reshape(jax.numpy.shape(as_given)) for x, as_given in (
+        (found.get("scale_k"), scale_k), (found.get("scale_v"), scale_v))) if own == {True} else ()
     return found.get("cache_k"), found.get("cache_v"), *of_q, *of_scales
 
 
@@ -179,6 +181,7 @@ def in_pairs(name: str, array: Any, rows: Shape) -> Array:
 def scale_of(name: str, given: Any, cache: Array | None, dtype_kv: str) -> Any:
     """One for each head, or the caller's one for each row and head."""
     if not has_scale(name, given, cache, dtype_kv) or cache is None: return None
+    given = without_last(given, cache.shape[:3])
     if getattr(given, "ndim", 0) == 3:
         check_is_array(name, given)
         check_own_scale(name, given, cache.shape[:3], "jax.numpy")

@@ -119,9 +119,9 @@ def check_new(k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | No
     rows = [batch, k.shape[1] if k.ndim == 4 else "seq_new"] if begins is None else k.shape[:1]
     if begins is None and k.ndim == 4 and k.shape[1] > most:
         swapped = k_cache.ndim == 4 and k.shape[0] == k_cache.shape[0] and k.shape[2:] == k_cache.shape[2:]
-        way = "Give k_cache and v_cache, then k and v, the new rows" if swapped else "Use a longer cache"
+        other = "; if k is the cache, give k_cache and v_cache first, then k and v, the new rows" * swapped
         raise InvalidTensor(f"k must have at most {counted(most, 'row')}, as the cache has, but has {k.shape[1]} for "
-                            f"each sequence{', and looks like the cache' * swapped}. {way}.")
+                            f"each sequence. Use a longer cache, or fewer new rows{other}.")
     for name, x, cache in (("k", k, k_cache), ("v", v, v_cache)):
         wanted = [*rows, *cache.shape[2:]]
         if list(x.shape) != wanted:

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 from froghopper import _c
 from froghopper._append import NAMES, AppendCall, plan_for
 from froghopper._append_checks import (Given, check_caches, check_factors, check_new, check_own_scale, check_sides,
-                                       check_whole, described, first, has_scale, sizes_of, type_of_caches, wrong_scale)
+                                       check_whole, described, first, has_scale, sizes_of, type_of_caches,
+                                       without_last, wrong_scale)
 from froghopper._call import DTYPES_8_BIT, Strides
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
 from froghopper._numpy_8_bit import type_name
@@ -56,9 +57,9 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
     norm_epsilon   not None: rows of q and k are divided by sqrt(mean of squares + norm_epsilon) before they are rotated
     norm_q, norm_k [dim], of k's type or float32: what their columns are multiplied by then; None for 1
     scale_k        float8 caches: what is stored is a number divided by it: a number or [heads_kv]; or a float32 array
-    scale_v        [pages, page_size, heads_kv] (as the cache without its last dimension): each row of a head gets a
-                   scale of its own, which is written there. It is inf for a row with an infinite number, which
-                   attention cannot read; NaN is left out: docs/13-serving.md
+    scale_v        [pages, page_size, heads_kv] (as the cache without its last dimension, or with 1 for it): each row of
+                   a head gets a scale of its own, which is written there. It is inf for a row with an infinite number,
+                   which attention cannot read; NaN is left out: docs/13-serving.md
     dtype          "float8_e4m3fn" or "float8_e5m2": what the caches hold where they are uint8, for want of ml_dtypes
     max_sms        threads that it may use; 0 for all
 
@@ -162,6 +163,7 @@ def factors(name: str, given: Any, some: Array) -> Array | None:
 def scale_of(name: str, given: Any, cache: Array | None, dtype_kv: str) -> Array | None:
     """One for all, one a head, or the caller's own array of one for each row and head, which is written."""
     if not has_scale(name, given, cache, dtype_kv) or cache is None: return None
+    given = without_last(given, cache.shape[:3])
     if np.ndim(given) == 3:
         check_is_array(name, given)
         check_own_scale(name, given, cache.shape[:3], "numpy")

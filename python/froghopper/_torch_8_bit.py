@@ -138,13 +138,13 @@ def own_scales(given: Any) -> bool:
             raise InvalidType(f"{name} must be given with {name[-1]}_cache of {name_of(cache.dtype)}, as what is "
                               "stored is a number divided by it, but is None. Give 1 where values stand for "
                               "themselves.")
-        heads, found = cache.shape[2], tuple(scale.shape)
-        if scale.dtype != torch.float32 or found not in ((), (1,), (heads,), tuple(cache.shape[:3])):
+        heads, rows, found = cache.shape[2], tuple(cache.shape[:3]), tuple(scale.shape)
+        if scale.dtype != torch.float32 or found not in ((), (1,), (heads,), rows, (*rows, 1)):
             raise InvalidType(f"{name} must be float32 and [], [1], [heads] {[heads]}, or {list(cache.shape[:3])} for "
                               f"a scale of each row, but is {name_of(scale.dtype)} with the shape {list(found)}. "
                               + (f"Use {name}.float()." if scale.dtype != torch.float32 else
                                  "Give it one of these shapes."))
-        own.add(len(found) == 3)
+        own.add(len(found) > 2)
     if len(own) > 1:
         raise InvalidProblem(SCALES_UNLIKE)
     return own == {True}

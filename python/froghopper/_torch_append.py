@@ -111,9 +111,9 @@ def append_kv(k: Tensor | None, v: Tensor | None, k_cache: Tensor | None, v_cach
     norm_epsilon   not None: rows of q and k are divided by sqrt(mean of squares + norm_epsilon) before they are rotated
     norm_q, norm_k [dim], of k's type or float32: what their columns are multiplied by then; None for 1
     scale_k        float8 caches: what is stored is a number divided by it: a number, [], [1] or [heads_kv] float32; or
-    scale_v        [pages, page_size, heads_kv] (as the cache without its last dimension): each row of a head gets a
-                   scale of its own, which is written there. It is inf for
-                   a row with an infinite number, which attention cannot read; NaN is left out: docs/13-serving.md
+    scale_v        [pages, page_size, heads_kv] (as the cache without its last dimension, or with 1 for it): each row of
+                   a head gets a scale of its own, which is written there. It is inf for a row with an infinite number,
+                   which attention cannot read; NaN is left out: docs/13-serving.md
     max_sms        SMs or threads that it may use; 0 for all
 
     Returns q_out, None without q. Without gradients. All is computed in float32 and rounded once. On the CPU slots,

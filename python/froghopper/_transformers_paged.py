@@ -21,10 +21,11 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers import masking_utils as masks
 
-from froghopper._errors import Error, InvalidProblem, Unsupported
+from froghopper._errors import Error, InvalidProblem, InvalidType, Unsupported
 from froghopper._flash_words import as_float, length_of
 from froghopper._torch_calls import check_tensor
 from froghopper._transformers_words import check_arguments, in_words, is_compiling, refuse
+from froghopper._values import type_of
 from froghopper._words import takes_words_of_others
 from froghopper.torch import attention
 
@@ -47,6 +48,9 @@ def continuous_batching(model: Model, name: str = "froghopper") -> Model:
     A model with sliding windows has them. Raises NotImplementedError for what froghopper.transformers refuses.
     """
     from froghopper import transformers as plug
+    if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
+        raise InvalidType(f"model must be a model of transformers, with a config, but is {type_of(model)}. Give what "
+                          "from_pretrained returns.")
     plug.register(name)
     held: Any = model
     names: Any = AttentionInterface  # has no types

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import AttentionInterface
 
 from froghopper import _torch_sdpa as sdpa
 from froghopper import _torch_traced as traced
-from froghopper._errors import Error, InvalidProblem, Unsupported, warn_user
+from froghopper._errors import Error, InvalidProblem, InvalidType, Unsupported, warn_user
 from froghopper._torch_checks import check_dense
 from froghopper._torch_kinds import check_kind
 from froghopper._transformers_mask import EAGER, Mask
@@ -121,6 +122,19 @@ def dropout_field(module: torch.nn.Module, dropout: float) -> str:
     return ", where it is attention_dropout, attention_probs_dropout_prob or attn_pdrop"
 
 
+def check_name(name: str, ours: Any) -> None:
+    """Raises for names of attention that transformers has or reads as something else. ours: the function that may have
+    the name already."""
+    names: Any = AttentionInterface  # has no types
+    taken = name == "eager" or (name in names().valid_keys() and names()[name] is not ours)
+    if "flash" in name: rule = 'have no "flash" in it, as transformers takes such names for its own'
+    elif taken: rule = "be one that transformers has not, as other models would compute what froghopper computes"
+    elif not re.fullmatch(r"[\w.-]+", name):
+        rule = "be of letters, digits, _, . and -, as transformers reads \"|\" and \"/\" in another way"
+    else: return
+    raise InvalidType(f"name must {rule}, but is {name!r}. Use \"froghopper\".")
+
+
 def turned(x: Any) -> Any: return x.transpose(1, 2) if isinstance(x, Tensor) and x.ndim == 4 else x
 
 
@@ -165,8 +179,9 @@ def warn_of_packing(module: Any, query: Tensor, mask: Mask, positions: Any) -> N
         add_to(_on_gpus, module)
     if not bool((positions.diff() <= 0).any()): return
     add_to(_told, module)
-    beside, leave = "a KV cache", ""
-    if mask.of_tokens: beside, leave = "an attention_mask or a KV cache", "Leave out attention_mask. "
+    way = "Leave out attention_mask, and give" if mask.of_tokens else "Give"
     warn_user("froghopper.transformers: position_ids begin again within the row, as those of packed sequences do, but "
-              f"beside {beside} transformers does not tell attention of them, and each sequence attends to those "
-              f"before it. {leave}Give the model use_cache=False, or cu_seq_lens_q, cu_seq_lens_k and their lengths.")
+              "the mask does not tell sequences apart, and each attends to those before it. transformers finds them by "
+              "position_ids only without a KV cache and an attention_mask, and in models that give position_ids to "
+              f"their mask, as Llama does, but not OPT and GPT-OSS. {way} the model use_cache=False, or any model "
+              "cu_seq_lens_q, cu_seq_lens_k and their lengths.")

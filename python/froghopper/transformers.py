@@ -51,7 +51,8 @@ from froghopper._torch_native import TURNED
 from froghopper._torch_options import decided, plain, whole
 from froghopper._transformers_mask import EAGER, Mask
 from froghopper._transformers_paged import continuous_batching
-from froghopper._transformers_words import check_arguments, in_words, is_compiling, refuse, warn_of_packing
+from froghopper._transformers_words import (check_arguments, check_name, in_words, is_compiling, refuse,
+                                            warn_of_packing)
 from froghopper._values import counted, flag, text
 from froghopper._words import takes_words_of_others
 from froghopper.torch import attention
@@ -68,9 +69,7 @@ def __dir__() -> list[str]: return sorted(__all__)
 def register(name: str = "froghopper") -> str:
     """Makes attn_implementation=name work in every model that has transformers' attention interface; returns the name.
     Again is harmless."""
-    if "flash" in text("name", name, "froghopper"):
-        raise InvalidType(f"name is {name!r}; transformers takes names with \"flash\" in them for its own. Use "
-                          "another.")
+    check_name(text("name", name, "froghopper"), attention_forward)
     AttentionInterface.register(name, attention_forward)
     masks.AttentionMaskInterface.register(name, attention_mask)
     paged.register(name)

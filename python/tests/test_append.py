@@ -112,18 +112,18 @@ def test_places_by_lengths(device, how):
 
 
 @DEVICES
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("own", ["", "a row", "a row, as attention has them"])
 def test_float8(device, own):
     tokens, heads = 17, 2
     k, v = (4 * drawn(tokens, heads, 64, seed=at, device=device) for at in range(2))
     k_cache, v_cache, memory = caches("k_beside_v", dtype=E4M3, device=device)
     slots = torch.arange(tokens, device=device) * 3
-    if own: scales = [torch.zeros(PAGES, PAGE, heads, device=device) for _ in range(2)]
+    if own: scales = [torch.zeros(PAGES, PAGE, heads, *[1] * ("," in own), device=device) for _ in range(2)]
     else: scales = [torch.tensor([0.05, 0.5], device=device), torch.tensor(0.25, device=device)]
     append_kv(k, v, k_cache, v_cache, slot_mapping=slots, scale_k=scales[0], scale_v=scales[1])
     for x, cache, scale in ((k, k_cache, scales[0]), (v, v_cache, scales[1])):
         if own:
-            held = rows_of(scale)[slots]
+            held = rows_of(scale)[slots].reshape(tokens, heads)
             assert torch.allclose(held, x.abs().amax(-1).float() / 448, rtol=1e-6)
             assert int((scale != 0).sum()) == tokens * heads
             scale = held[..., None]

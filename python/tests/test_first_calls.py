@@ -47,7 +47,7 @@ def test_new_rows_and_cache_exchanged():
         more = more | ({} if "slot_mapping" in more else dict(seqused_kv=USED))
         given = [cache, cache.clone(), NEW.clone(), NEW.clone()]
         if of is froghopper: given, more = [x.numpy() for x in given], {name: x.numpy() for name, x in more.items()}
-        refused(r"looks like the new rows. Use append_kv\(k, v, k_cache, v_cache\)",
+        refused(r"Give longer caches or fewer rows; if k is the cache and k_cache the new rows, use append_kv\(k, v, ",
                 lambda: of.append_kv(*given, **more))
         given = [*given[2:], *given[:2]]
         of.append_kv(*given, **more)

@@ -168,7 +168,7 @@ def beside_numpy(k, v, k_cache, v_cache, jit=True, **words):
     call = functools.partial(append_kv, **static)
     new = (None if x is None else jnp.asarray(x) for x in (k, v, k_cache, v_cache))
     found = (jax.jit(call) if jit else call)(*new, **of_jax)
-    own = {name: np.array(words[name]) for name in ("scale_k", "scale_v") if np.ndim(words.get(name)) == 3}
+    own = {name: np.array(words[name]) for name in ("scale_k", "scale_v") if np.ndim(words.get(name)) > 2}
     q = froghopper.append_kv(k, v, *held, **words | own)
     return found, [*held, *[q] * ("q" in words), *own.values()]
 
@@ -193,14 +193,16 @@ def test_norm_rotation_and_q(where, tables, jit):
     for x, y in zip(found, wanted, strict=True): same_bits(x, y)
 
 
-@pytest.mark.parametrize("scales", [(0.5, 0.25), ([0.5, 0.05], [0.1, 1]), "own"])
+@pytest.mark.parametrize("scales", [(0.5, 0.25), ([0.5, 0.05], [0.1, 1]), "own", "own, as attention has them"])
 @pytest.mark.parametrize("paged", [False, True])
 def test_8_bit_caches(paged, scales):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     k, v = (4 * np.asarray(x) for x in new_rows(BATCH, 2, dtype="float16"))
     held, _, words = caches(paged, ml_dtypes.float8_e4m3fn)
     shape = held[0].shape[:3]
-    if scales == "own": scales = [np.full(shape, np.nan, "float32") for _ in range(2)]
+    if isinstance(scales, str):
+        shape = (*shape, *[1] * ("," in scales))
+        scales = [np.full(shape, np.nan, "float32") for _ in range(2)]
     else: scales = [np.asarray(x, np.float32) if isinstance(x, list) else x for x in scales]
     words = {name: np.asarray(x) for name, x in words.items()} | dict(seqused_kv=BEFORE)
     found, wanted = beside_numpy(k, v, *map(np.asarray, held), scale_k=scales[0], scale_v=scales[1], **words)

@@ -286,9 +286,20 @@ def test_kinds_of_masks(given, sentence):
     assert isinstance(told.value, froghopper.Error)
 
 
-def test_names_are_texts():
-    with pytest.raises(TypeError, match="^name must be a text, but is 3. Use .froghopper"):
-        froghopper.transformers.register(3)
+@pytest.mark.parametrize("name, rule", [
+    (3, "be a text, but is 3"), ("sdpa", "be one that transformers has not"), ("eager", "be one that transformers has"),
+    ("paged|x", "be of letters"), ("a/b", "be of letters"),
+    ("", "be of letters"), ("my_flash", "have no \"flash\" in it")])
+def test_names_that_are_refused(name, rule):
+    """Models of "sdpa" would compute what froghopper computes, and other names are read as something else."""
+    with pytest.raises(TypeError, match=f"^name must {rule}.*Use \"froghopper\""):
+        froghopper.transformers.register(name)
+
+
+@pytest.mark.parametrize("model", [3, None, torch.nn.Linear(2, 2)])
+def test_models_of_continuous_batching(model):
+    with pytest.raises(TypeError, match="^model must be a model of transformers, with a config, but is"):
+        froghopper.transformers.continuous_batching(model)
 
 
 @pytest.mark.parametrize("given, sentence", [

@@ -86,6 +86,24 @@ def test_packed_sequences_beside_a_cache_are_warned_of(monkeypatch):
     assert not froghopper._transformers_words._told
 
 
+def test_models_whose_mask_does_not_look_at_positions_are_told_of(monkeypatch):
+    """use_cache=False does not help there; lengths do."""
+    monkeypatch.setattr(froghopper._transformers_words, "_told", {})
+    config = transformers.OPTConfig(hidden_size=64, ffn_dim=96, num_hidden_layers=1, num_attention_heads=4,
+                                    vocab_size=61, word_embed_proj_dim=64, max_position_embeddings=32)
+    model = transformers.OPTForCausalLM._from_config(config, attn_implementation=NAME).eval()
+    places = torch.cat([torch.arange(4), torch.arange(5)])[None]
+    ends = torch.tensor([0, 4, 9], dtype=torch.int32)
+    lengths = dict(cu_seq_lens_q=ends, cu_seq_lens_k=ends, max_length_q=5, max_length_k=5)
+    packed = dict(input_ids=torch.arange(9)[None], position_ids=places, use_cache=False)
+    with torch.no_grad(), pytest.warns(UserWarning, match="but not OPT and GPT-OSS.*or any model cu_seq_lens_q"):
+        model(**packed)
+    with torch.no_grad():
+        found = model(**packed, **lengths).logits[:, 4:]
+        alone = model(input_ids=torch.arange(4, 9)[None], position_ids=places[:, 4:], use_cache=False).logits
+    torch.testing.assert_close(found, alone)
+
+
 def test_packed_sequences_beside_an_attention_mask_are_warned_of(monkeypatch):
     """The mask alone switches them off, also without a cache: the way out leaves it out."""
     monkeypatch.setattr(froghopper._transformers_words, "_told", {})
@@ -93,5 +111,5 @@ def test_packed_sequences_beside_an_attention_mask_are_warned_of(monkeypatch):
     model.set_attn_implementation(NAME)
     ids = torch.arange(9)[None]
     packed = dict(input_ids=ids, position_ids=torch.cat([torch.arange(4), torch.arange(5)])[None], use_cache=False)
-    with torch.no_grad(), pytest.warns(UserWarning, match="beside an attention_mask or a KV cache .* Leave out attent"):
+    with torch.no_grad(), pytest.warns(UserWarning, match="begin again .* Leave out attention_mask, and give"):
         model(attention_mask=torch.ones_like(ids), **packed)
