@@ -71,6 +71,14 @@ def widened(x: Tensor, multiple: int) -> Tensor:
     return torch.nn.functional.pad(bytes_of, (0, missing)).view(x.dtype)
 
 
+def has_odd_columns(q: Tensor, v: Tensor) -> bool: return bool(q.shape[-1] % 8 or v.shape[-1] % 8)
+
+
+def wider(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> tuple[Tensor, Tensor, Tensor, float]:
+    """q, k and v of 16 or 32 bits as they are computed, with the scale of what they were."""
+    return widened(q, 8), widened(k, 8), widened(v, 8), q.shape[-1] ** -0.5 if scale is None else scale
+
+
 def of_cache(function: str, error: Error) -> Error:
     """The error with the way out for tensors that are not copied."""
     found = re.fullmatch(r"(.*?)\. Pad .*", str(error))

@@ -122,6 +122,19 @@ def dropout_field(module: torch.nn.Module, dropout: float) -> str:
     return ", where it is attention_dropout, attention_probs_dropout_prob or attn_pdrop"
 
 
+def check_packed(mask: Mask, query: Tensor, lengths: dict[str, Any]) -> None:
+    """Packed sequences that the caller tells: all about them, and nothing else."""
+    if mask.first or any(x is not None for x in (mask.keys, mask.begin, mask.end)):
+        raise Unsupported("cu_seq_lens are given beside an attention_mask with padding or a cache with room left; "
+                          "packed sequences have neither. Leave out one of them.")
+    needed = lengths if query.is_cuda else ("cu_seq_lens_q", "cu_seq_lens_k")
+    for name in needed:
+        if lengths[name] is None:
+            given = ", ".join(other for other, x in lengths.items() if x is not None)
+            raise InvalidProblem(f"{given} without {name}; packed sequences are told by all of {', '.join(needed)}. "
+                                 f"Give {name}.")
+
+
 def check_name(name: str, ours: Any) -> None:
     """Raises for names of attention that transformers has or reads as something else. ours: the function that may have
     the name already."""

@@ -42,6 +42,7 @@ from transformers import masking_utils as masks
 
 from froghopper import _transformers_paged as paged
 from froghopper._errors import Error, InvalidProblem, InvalidType, Unsupported
+from froghopper._flash_widths import has_odd_columns, is_of_widths, wider
 from froghopper._flash_words import as_float, length_of
 from froghopper._spans import ends_of, pairs, spans_of_keys, spans_of_queries
 from froghopper._torch_calls import DTYPES, LOOK
@@ -51,7 +52,7 @@ from froghopper._torch_native import TURNED
 from froghopper._torch_options import decided, plain, whole
 from froghopper._transformers_mask import EAGER, Mask
 from froghopper._transformers_paged import continuous_batching
-from froghopper._transformers_words import (check_arguments, check_name, in_words, is_compiling, refuse,
+from froghopper._transformers_words import (check_arguments, check_name, check_packed, in_words, is_compiling, refuse,
                                             warn_of_packing)
 from froghopper._values import counted, flag, text
 from froghopper._words import takes_words_of_others
@@ -264,8 +265,11 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
     if is_compiling():  # which tells what it sees of errors where nobody handles them
         mask = mask_for(module, query, key, attention_mask, dropout, is_causal, sliding_window, position_bias, cache,
                         others)
-        return compute(query, key, value, mask, scaling, softcap, s_aux, cu_seq_lens_q, cu_seq_lens_k, max_length_q,
-                       max_length_k, deterministic)
+        columns = value.shape[-1]
+        if has_odd_columns(query, value): query, key, value, scaling = wider(query, key, value, scaling)
+        out, _ = compute(query, key, value, mask, scaling, softcap, s_aux, cu_seq_lens_q, cu_seq_lens_k, max_length_q,
+                         max_length_k, deterministic)
+        return out if out.shape[-1] == columns else out[..., :columns].contiguous(), None
     try:
         mask = mask_for(module, query, key, attention_mask, dropout, is_causal, sliding_window, position_bias, cache,
                         others)
@@ -281,7 +285,15 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
             return o.contiguous(), None
         return compute(query, key, value, mask, scaling, softcap, s_aux, cu_seq_lens_q, cu_seq_lens_k, max_length_q,
                        max_length_k, deterministic)
-    except Error as error: raise in_words(error, (query, key, value), module) from None
+    except Error as error:
+        if not (is_of_widths(error) and has_odd_columns(query, value)):
+            raise in_words(error, (query, key, value), module) from None
+        columns = value.shape[-1]
+        query, key, value, scaling = wider(query, key, value, scaling)
+        out, _ = attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal,
+                                   sliding_window, softcap, s_aux, position_bias, cache, cu_seq_lens_q, cu_seq_lens_k,
+                                   max_length_q, max_length_k, deterministic, **others)
+        return out[..., :columns].contiguous(), None
     except BARE:
         check_arguments(query, key, value, dict(scaling=scaling, dropout=dropout, softcap=softcap, s_aux=s_aux,
                                                 cu_seq_lens_q=cu_seq_lens_q, cu_seq_lens_k=cu_seq_lens_k))
@@ -354,19 +366,6 @@ def check_made_for(module: torch.nn.Module, mask: Mask, query: Tensor, key: Tens
     if left is not None and left < 0:  # -1 would mean no bound to the library
         raise InvalidProblem(f"sliding_window must be 1 or more keys, a query's own among them, but is {left + 1}. "
                              "Use 1 or more, or None for no window.")
-
-
-def check_packed(mask: Mask, query: Tensor, lengths: dict[str, Any]) -> None:
-    """Packed sequences that the caller tells: all about them, and nothing else."""
-    if mask.first or any(x is not None for x in (mask.keys, mask.begin, mask.end)):
-        raise Unsupported("cu_seq_lens are given beside an attention_mask with padding or a cache with room left; "
-                          "packed sequences have neither. Leave out one of them.")
-    needed = lengths if query.is_cuda else ("cu_seq_lens_q", "cu_seq_lens_k")
-    for name in needed:
-        if lengths[name] is None:
-            given = ", ".join(other for other, x in lengths.items() if x is not None)
-            raise InvalidProblem(f"{given} without {name}; packed sequences are told by all of {', '.join(needed)}. "
-                                 f"Give {name}.")
 
 
 def unsaid(module: torch.nn.Module, query: Tensor, key: Tensor, is_causal: bool | None,

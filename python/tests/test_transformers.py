@@ -251,6 +251,26 @@ def test_refused(name):
     with pytest.raises(error, match=says): call()
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_head_dims_that_are_padded(compiled):
+    """20 is no multiple of 8: q, k and v get columns of zeros, and the scale stays that of 20."""
+    torch.manual_seed(3)
+    kind, config = llama(head_dim=20)
+    model, ids = kind(config).eval(), torch.arange(26).reshape(2, 13)
+    mask = torch.ones_like(ids)
+    mask[1, :4] = 0  # padding at the left
+    found = {}
+    for how in ("eager", NAME):
+        model.set_attn_implementation(how)
+        model.zero_grad()
+        call = torch.compile(model, backend="aot_eager") if compiled and how == NAME else model
+        logits = call(ids, attention_mask=mask).logits[mask.bool()]
+        logits.square().sum().backward()
+        found[how] = [logits.detach(), *(x.grad.clone() for x in model.parameters())]
+        if not compiled: found[how].append(model.generate(ids, max_new_tokens=5, do_sample=False, pad_token_id=0))
+    for x, y in zip(found[NAME], found["eager"], strict=True): torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+
+
 class VisionAttention(torch.nn.Module):
     """As timm writes it: one projection, heads apart, PyTorch's function looked up when it runs."""
 
