@@ -11,6 +11,7 @@
 #include "check/data.hpp"
 #include "check/layout.hpp"
 #include "src/base/counted.hpp"
+#include "src/base/printable.hpp"
 #include "src/base/text.hpp"
 #include "src/problem/line_words.hpp"
 
@@ -63,7 +64,7 @@ Result<std::vector<int64_t>> parse_list(std::string_view value, size_t byte, Ref
       refusal = {byte + static_cast<size_t>(at - value.data()),
                  text("\"{}\" is not a list of lengths; it is numbers of at least 0 with commas between. Write "
                       "for instance 0,7,1023.",
-                      value)};
+                      shown(value))};
       return Failure{FH_INVALID_PROBLEM, refusal.text};
     }
     list.push_back(n);
@@ -94,35 +95,35 @@ bool parse_key(const Word& word, Case& c, Refusal& refusal) {
   if (key == "data") {
     c.data = value;
     if (find_data(value)) return true;
-    return refuse(value_byte, text("data={} is unknown; data is one of {}.", value,
+    return refuse(value_byte, text("data={} is unknown; data is one of {}.", shown(value),
                                    names_of(all_data(), [](const Data& d) { return d.name; })));
   }
   if (key == "layout") {
     c.layout = value;
     if (is_layout(value)) return true;
-    return refuse(value_byte, text("layout={} is unknown; layout is one of {}.", value,
+    return refuse(value_byte, text("layout={} is unknown; layout is one of {}.", shown(value),
                                    names_of(all_layouts(), [](const char* name) { return name; })));
   }
   if (key == "rows") {
     c.sample_rows = value == "sample";
     return c.sample_rows ||
-           refuse(value_byte, text("rows={} is unknown; rows=sample compares some rows only.", value));
+           refuse(value_byte, text("rows={} is unknown; rows=sample compares some rows only.", shown(value)));
   }
   if (key == "grad_lse") {
     c.grad_lse = value == "yes";
     if (!c.grad_lse)
-      return refuse(value_byte, text("grad_lse={} is unknown; grad_lse=yes gives lse a gradient.", value));
+      return refuse(value_byte, text("grad_lse={} is unknown; grad_lse=yes gives lse a gradient.", shown(value)));
     return c.problem.backward() || refuse(word.byte, "grad_lse is given, but the problem is not backward. Use bwd.");
   }
   if (key == "only") {
     c.only = value;
     return value == "cpu" || value == "gpu" ||
-           refuse(value_byte, text("only={} is unknown; only is cpu or gpu.", value));
+           refuse(value_byte, text("only={} is unknown; only is cpu or gpu.", shown(value)));
   }
   return refuse(word.byte,
                 text("\"{}\" is unknown; after the colon come lens_q=, lens_kv=, used_q=, used_kv=, data=, "
                      "layout=, rows=, grad_lse=, only=.",
-                     word.text));
+                     shown(word.text)));
 }
 
 // The lengths of one side against the problem. An empty list is no wish.

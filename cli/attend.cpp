@@ -9,6 +9,7 @@
 #include "check/compare.hpp"
 #include "cli/activations.hpp"
 #include "cli/commands.hpp"
+#include "src/base/printable.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::cli {

@@ -18,6 +18,7 @@
 #include "cli/records.hpp"
 #include "cli/work.hpp"
 #include "src/api/run.hpp"
+#include "src/base/printable.hpp"
 #include "src/base/text.hpp"
 #include "src/plan/time.hpp"
 #include "src/problem/nothing.hpp"
@@ -118,14 +119,14 @@ int run(const Options& options) {
         exit_bad_input,
         text("--tiles must be the tiles of a kernel, as 128x80s2, but is \"{}\". Leave it out for the tuned "
              "ones.",
-             options.tiles));
+             shown(options.tiles)));
   }
   if (!options.hints.empty() && !read_target(("hopper " + options.hints).c_str())) {
     return complain(
         exit_bad_input,
         text("--hints must be words as in 'section=16MiB tail=30% deferred=8', but is \"{}\". froghopper bench "
              "--help has all of them.",
-             options.hints));
+             shown(options.hints, shown_of_line)));
   }
   if (const auto target = read_target(options.target().c_str()); !target)
     return complain(exit_bad_input, target.failure().text);

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "cli/commands.hpp"
+#include "src/base/printable.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::cli {
@@ -51,8 +52,8 @@ void add(const std::string& what, Cases& cases) {
     return refuse(
         no_cases(text("\"{}\" is neither a file nor a problem; a problem begins with fwd, bwd, quantise or "
                       "append and a type. Try fwd bf16 b1 hq1 hkv1 sq128 skv128 d64.",
-                      what)));
-  refuse(Failure{one.failure().status, text("\"{}\", {}", what, one.failure().text)});
+                      shown(what, shown_of_line))));
+  refuse(Failure{one.failure().status, text("\"{}\", {}", shown(what, shown_of_line), one.failure().text)});
 }
 
 }  // namespace
@@ -80,7 +81,7 @@ std::string unquoted(const std::vector<std::string>& arguments) {
       std::filesystem::exists(arguments[0], error))
     return {};
   return text("a problem must be one argument, but is {}. Put it in quotes: '{}'.", arguments.size(),
-              joined(arguments, " "));
+              shown(joined(arguments, " "), shown_of_line));
 }
 
 }  // namespace froghopper::cli

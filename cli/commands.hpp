@@ -38,10 +38,6 @@ void add_target_option(CLI::App& command, std::string& target, const std::string
 // Of two names of an option the one that the program was given, else the first.
 std::string as_written(const std::string& name, const std::string& other);
 
-// What a file or its name says, safe to print on a terminal: control characters and broken UTF-8 become \x1b and the
-// like. Line ends stay.
-std::string printable(std::string_view);
-
 // Prints "froghopper: TEXT", made printable, to stderr and returns the code, so that a command can end with
 // `exit_code = complain(...)`.
 int complain(int code, const std::string& text);

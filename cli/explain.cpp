@@ -8,6 +8,7 @@
 #include "cli/commands.hpp"
 #include "cli/records.hpp"
 #include "src/api/run.hpp"
+#include "src/base/printable.hpp"
 #include "src/base/text.hpp"
 #include "src/problem/line_words.hpp"
 
@@ -47,6 +48,11 @@ nlohmann::ordered_json as_json(const Problem& problem, const std::string& target
   return all;
 }
 
+// A line and a target may have bytes that are no characters.
+std::string dumped(const nlohmann::ordered_json& all) {
+  return all.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 int run(const std::vector<std::string>& lines, const std::string& target, bool json) {
   if (const auto why = unquoted(lines); !why.empty()) return complain(exit_bad_input, why);
   if (lines.size() == 2 && read_target(lines[1].c_str()))
@@ -66,7 +72,7 @@ int run(const std::vector<std::string>& lines, const std::string& target, bool j
   const auto refused = [&](const Failure& why) {
     const std::string said = in_words_of_lines(why.text);
     if (!json) return complain(exit_code_of(why.status), said);
-    std::printf("%s\n", without_plan(lines[0], target, why.status, said).dump().c_str());
+    std::printf("%s\n", dumped(without_plan(lines[0], target, why.status, said)).c_str());
     return exit_code_of(why.status);
   };
   if (!problem) return refused(problem.failure());
@@ -74,7 +80,8 @@ int run(const std::vector<std::string>& lines, const std::string& target, bool j
   if (!where) return refused(where.failure());
   Explanation explanation = explain(*problem, *where);  // a refusal with its reason is a result too
   explanation.text = in_words_of_lines(std::move(explanation.text));
-  const std::string said = json ? as_json(*problem, target, *where, explanation).dump() : explanation.text;
+  const std::string said =
+      json ? dumped(as_json(*problem, target, *where, explanation)) : printable(explanation.text);
   std::printf("%s\n", said.c_str());
   return exit_code_of(explanation.status);
 }

@@ -19,6 +19,7 @@
 #include "cli/commands.hpp"
 #include "cli/other_options.hpp"
 #include "src/base/near_word.hpp"
+#include "src/base/printable.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper::cli {
@@ -67,8 +68,8 @@ std::string no_command(const CLI::App& program, int argc, char** argv) {
     return "probe is not in this program; it must be run with the Python package, under torchrun. Write torchrun "
            "--nproc-per-node 8 -m froghopper probe machine.txt.";
   return text("{}; it must be one of {}.{} froghopper --help says what they do.",
-              word.empty() ? "there is no command" : text("\"{}\" is no command", word), joined(commands, ", "),
-              near.empty() ? "" : text(" Did you mean {}?", near));
+              word.empty() ? "there is no command" : text("\"{}\" is no command", shown(word)),
+              joined(commands, ", "), near.empty() ? "" : text(" Did you mean {}?", near));
 }
 
 // Of the library's log, what the user of the program can change: a variable that is ignored, a cache that is not used.
@@ -136,7 +137,7 @@ std::string usage_error(const CLI::App* program, const CLI::Error& error) {
       {R"(^(\S+): (.*) not in \{auto,cpu,hopper\}$)",
        "$1 must be auto, cpu or hopper, but is \"$2\". Other GPUs are for explain and prepare"},
   };
-  std::string command = "froghopper", what = error.what(), meant;
+  std::string command = "froghopper", what = with_short_words(error.what()), meant;
   for (const CLI::App* one : program->get_subcommands()) {
     command += " " + one->get_name();
     meant = meant_option(*one, what);
@@ -172,19 +173,6 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
-// Bytes of the UTF-8 character that begins the text; 0 where none does that a terminal should see.
-size_t character(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return (first >= 0x20 && first != 0x7f) || first == '\n' || first == '\t';
-  const size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || bytes > text.size()) return 0;
-  for (size_t i = 1; i < bytes; ++i) {
-    if (byte(i) < 0x80 || byte(i) > 0xbf) return 0;
-  }
-  return first == 0xc2 && byte(1) < 0xa0 ? 0 : bytes;  // U+0080 to U+009F control a terminal too
-}
-
 // A file that is opened where stdout is closed would get its number, and what is printed would go into it. So what is
 // missing is opened the wrong way round: to use it is an error still, and its number is taken. False: it cannot be.
 bool open_standard_files() {
@@ -206,16 +194,6 @@ int after_output(int code) {
 }
 
 }  // namespace
-
-std::string printable(std::string_view bytes) {
-  std::string safe;
-  while (!bytes.empty()) {
-    const size_t n = character(bytes);
-    safe += n > 0 ? std::string(bytes.substr(0, n)) : text("\\x{:02x}", static_cast<unsigned char>(bytes[0]));
-    bytes.remove_prefix(n > 0 ? n : 1);
-  }
-  return safe;
-}
 
 std::string as_written(const std::string& name, const std::string& other) {
   return !is_written(name) && is_written(other) ? other : name;

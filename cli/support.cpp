@@ -124,7 +124,8 @@ constexpr Feature features[] = {
     {"a scale for each 128 rows", [](Problem& p) { p.scale_rows = 128; }, false, true},
     {"without the means of k and v (smooth)", [](Problem& p) { p.smooth = true; }, false, true},
     {"a scale for each column of v", [](Problem& p) { p.scale_v_columns = true; }, false, true},
-    {"a scale for each row and head (scale_tokens)", [](Problem& p) { p.scale_tokens = true; }, false, true},
+    {"a scale for each row and head (scale_tokens), not with smooth or invariant",
+     [](Problem& p) { p.scale_tokens = true; }, false, true},
     {"o in fp16", [](Problem& p) { p.dtype_o = Dtype::f16; }, false, true},
     {"o in fp32", [](Problem& p) { p.dtype_o = Dtype::f32; }, false, true},
 };

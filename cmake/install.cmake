@@ -47,6 +47,11 @@ foreach(component IN LISTS froghopper_FIND_COMPONENTS)
     set(froghopper_\${component}_FOUND TRUE)
   elseif(froghopper_FIND_REQUIRED_\${component})
     set(froghopper_FOUND FALSE)
+    if(component STREQUAL static)
+      set(froghopper_NOT_FOUND_MESSAGE \"this froghopper was installed without the archive. Build and install it again \
+with -DBUILD_SHARED_LIBS=OFF -DFROGHOPPER_TESTS=OFF, or link froghopper::froghopper and leave COMPONENTS out.\")
+      break()
+    endif()
     set(froghopper_NOT_FOUND_MESSAGE \"this froghopper has no component \${component}. It has @components@; \
 leave COMPONENTS out for the library itself.\")
   endif()

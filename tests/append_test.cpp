@@ -290,10 +290,11 @@ const struct {
      [](Appended& t) { t.views().slot_mapping.as<int64_t>()[1] = 20; },
      "slot_mapping[1] must be a row of the cache, which has 20 rows, or negative for none, but is 20. Use 0 to 19, "
      "or -1."},
-    {"append bf16 b2 hq1 hkv1 sq3 skv9 d64 rotary64 rows2", [](Appended&) {},
-     "row 2 has position 2 and rotary_rows is 2; the tables do not know it. Use 0 to 1, or longer tables."},
-    {"append bf16 kv=e4m3 b2 hq1 hkv1 sq3 skv9 d64", [](Appended& t) { t.views().scale_v.as<float>()[0] = -1; },
-     "scale_v of head 0 is -1; values are divided by it. Use a positive one."},
+    {"append bf16 b2 hq1 hkv1 sq3 skv9 d64 seqused rotary64 rows6",
+     [](Appended& t) { t.views().seqused_kv.as<int32_t>()[1] = 4, t.views().seqused_q.as<int32_t>()[1] = 3; },
+     "row 2 of sequence 1 has position 6, as seqused_kv[1] is 4, and rotary_rows is 6; the tables do not know it. "
+     "Use "
+     "longer tables, or append fewer rows."},
     {"append bf16 kv=e4m3 b2 hq1 hkv1 sq3 skv9 d64", [](Appended& t) { t.in.tensors.scale_k = {}; },
      "scale_k is NULL and k is set; an 8-bit cache needs scales. Set it."},
     {"append bf16 b2 hq1 hkv1 sq3 skv9 d64", [](Appended& t) { t.in.tensors.cache_v = {}; },

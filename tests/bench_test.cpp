@@ -149,7 +149,7 @@ TEST(Bench, GivesNoSpeedWhereThereIsNothingToCompute) {
       "'fwd bf16 b0 hq1 hkv1 sq64 skv64 d64' 'fwd bf16 b1 hq1 hkv1 sq0 skv64 d64' 'fwd bf16 b1 hq1 hkv1 sq64 skv0 "
       "d64' "
       "'fwd bf16 b1 hq1 hkv1 sq9 skv9 d64 varlen tq0 tkv9' 'bwd f32 b1 hq1 hkv1 sq0 skv9 d64' "
-      "'bwd f32 b1 hq1 hkv1 sq9 skv0 d64' 'quantise bf16 kv=e4m3 b1 hq1 hkv1 sq0 skv0 d64' "
+      "'bwd f32 b1 hq1 hkv1 sq9 skv0 d64' 'quantise bf16 kv=e4m3 b1 hq1 hkv1 sq0 skv0 d64 scales128' "
       "'append bf16 b1 hq1 hkv1 sq0 skv9 d64' 'append bf16 b0 hq1 hkv1 sq9 skv9 d64' --backend cpu --ms 1 --rounds "
       "1");
   EXPECT_EQ(run.exit_code, 0);

@@ -110,7 +110,7 @@ TEST(CpuEmpty, Backward) {
   }
 }
 
-// Scales are 1 and means 0 where there are no rows. Tensors of which all sequences are empty have no scales at all.
+// Scales are 1 and means 0 where there are no rows. Only blocks of 128 rows are none where a tensor has no rows at all.
 TEST(CpuEmpty, Quantise) {
   for (const std::string& shape : shapes()) {
     for (const char* const options : {"", " scales128", " smooth", " smooth scales128 rotate"}) {
@@ -119,6 +119,27 @@ TEST(CpuEmpty, Quantise) {
       for (View Views::*scale : {&Views::scale_q, &Views::scale_k, &Views::scale_v}) t.expect_all(scale, 1);
       for (View Views::*mean : {&Views::mean_k, &Views::mean_v}) t.expect_all(mean, 0);
     }
+  }
+}
+
+// The scale of all rows of a sequence is one, also where there are none.
+TEST(CpuEmpty, QuantiseWritesTheScaleOfNoRows) {
+  for (const char* const rows : {"sq0 skv4", "sq4 skv0", "sq0 skv0"}) {
+    const Problem p = *Problem::parse(text("quantise f32 kv=e4m3 b2 hq2 hkv1 {} d16", rows));
+    std::vector<float> x(2 * 2 * 4 * 16), scale_q(4, -5), scale_k(2, -5), scale_v(2, -5);
+    std::vector<uint8_t> y(3 * x.size());
+    fh_tensors t = fh_tensors_init();
+    t.q = {x.data(), 4 * 32, 32, 16};
+    t.k = t.v = {x.data(), 4 * 16, 16, 16};
+    fh_tensor* const copies[] = {&t.quantised_q, &t.quantised_k, &t.quantised_v};
+    for (size_t i = 0; i < 3; ++i) *copies[i] = {y.data() + i * x.size(), i == 0 ? 128 : 64, i == 0 ? 32 : 16, 16};
+    t.scale_q = {scale_q.data(), 2, 2, 1};
+    t.scale_k = {scale_k.data(), 1, 1, 1};
+    t.scale_v = {scale_v.data(), 1, 1, 1};
+    const fh_problem user = p.user_struct();
+    ASSERT_EQ(fh_attention(&user, "cpu", &t, nullptr, 0, nullptr), FH_OK) << fh_last_error();
+    for (const auto* const scales : {&scale_q, &scale_k, &scale_v})
+      for (const float scale : *scales) EXPECT_EQ(scale, 1) << rows;
   }
 }
 

@@ -185,6 +185,24 @@ function(check_components folder prefix)
   endforeach()
 endfunction()
 
+# Installed examples that need what an installation of the shared library does not have say so.
+function(check_examples_that_need_more folder prefix)
+  foreach(wanted "static:installed without the archive. Build and install it again with -DBUILD_SHARED_LIBS=OFF"
+          "add_subdirectory:has no CMakeLists.txt. Give it with -DFROGHOPPER_SOURCE_DIR=")
+    string(REPLACE ":" ";" wanted "${wanted}")
+    list(GET wanted 0 example)
+    list(GET wanted 1 words)
+    execute_process(COMMAND ${CMAKE_COMMAND} -S ${prefix}/share/doc/froghopper/examples/${example}
+                    -B ${folder}/${example} -DCMAKE_C_COMPILER=${CC} -DCMAKE_PREFIX_PATH=${prefix} -G Ninja
+                    RESULT_VARIABLE result ERROR_VARIABLE said OUTPUT_QUIET)
+    string(REGEX REPLACE "[ \n]+" " " said "${said}")
+    string(FIND "${said}" "${words}" place)
+    if(result EQUAL 0 OR place LESS 0)
+      message(FATAL_ERROR "the installed example ${example}: ${result} ${said}")
+    endif()
+  endforeach()
+endfunction()
+
 set(work ${BUILD}/examples/${EXAMPLE})
 set(options -DCMAKE_C_COMPILER=${CC} -DCMAKE_CXX_COMPILER=${CXX} -G Ninja)
 set(program attention)
@@ -257,6 +275,7 @@ else()
   check_installed(${work}/prefix)
   if(EXAMPLE STREQUAL find_package)
     check_components(${work}/components ${work}/prefix)
+    check_examples_that_need_more(${work}/others ${work}/prefix)
   endif()
   list(APPEND options -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH=${work}/prefix)
 endif()

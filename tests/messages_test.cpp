@@ -9,6 +9,7 @@
 #include "src/api/run.hpp"
 #include "src/base/counted.hpp"
 #include "src/base/near_word.hpp"
+#include "src/base/printable.hpp"
 
 namespace froghopper {
 namespace {
@@ -37,6 +38,67 @@ TEST(messages, near_words) {
                                     {"cp", ""},
                                     {"hop", ""}})
     EXPECT_EQ(near_word(word, known), meant) << word;
+}
+
+TEST(messages, words_are_quoted_on_one_line_up_to_80_bytes) {
+  EXPECT_EQ(shown("caf\xc3\xa9"), "caf\xc3\xa9");
+  EXPECT_EQ(shown("a\nb\tc\x1b[1m\xff\xc3"), "a\\x0ab\\x09c\\x1b[1m\\xff\\xc3");
+  EXPECT_EQ(shown(std::string(80, 'x')), std::string(80, 'x'));
+  EXPECT_EQ(shown(std::string(81, 'x')), std::string(80, 'x') + "...");
+  EXPECT_EQ(shown(std::string(79, 'x') + "\xc3\xa9"), std::string(79, 'x') + "...");
+  const std::string largest(309, '7');
+  EXPECT_EQ(with_short_words(text("--ms: Value {} not in range 1 to {}", std::string(90, 'x'), largest)),
+            text("--ms: Value {}... not in range 1 to {}", std::string(80, 'x'), largest));
+}
+
+// Whatever a line or a target has in it.
+TEST(messages, of_long_words_are_short) {
+  const std::string wide(1 << 20, 'b'), raw = "\n\x1b[31m\xff" + wide;
+  for (const std::string& word : {wide, raw, "Set " + wide + " to 0.", std::string(1 << 20, '0') + "7,"}) {
+    for (const std::string& line :
+         {word, word + " bf16", "fwd " + word, "fwd bf16 " + word, "fwd bf16 b=" + word, "fwd bf16 kv=" + word,
+          "fwd bf16 b1 hq1 hkv1 sq1 skv1 d8 phase=" + word, "fwd bf16 window" + word, "fwd bf16 scale" + word}) {
+      fh_problem p = fh_problem_init();
+      EXPECT_EQ(fh_problem_parse(line.c_str(), &p), FH_INVALID_PROBLEM) << line.substr(0, 40);
+      const std::string said = fh_last_error();
+      EXPECT_LT(said.size(), 1200u) << line.substr(0, 40);
+      EXPECT_EQ(said, printable(said));
+      EXPECT_EQ(said.find('\n'), std::string::npos) << said;
+    }
+    for (const std::string& target :
+         {word, "hopper:" + word, "cpu " + word, "hopper " + word, "auto tiles=" + word, "h200 tail=" + word,
+          "cpux:" + word, "mine l2=" + word, word + " 64sm", "hoper:" + word, "h200 " + word + "sms"}) {
+      const auto read = read_target(target.c_str());
+      ASSERT_FALSE(read) << target.substr(0, 40);
+      EXPECT_LT(read.failure().text.size(), 1200u) << target.substr(0, 40);
+      EXPECT_EQ(read.failure().text, printable(read.failure().text));
+      EXPECT_EQ(read.failure().text.find('\n'), std::string::npos) << read.failure().text;
+    }
+  }
+}
+
+// Of the scale that a cache is written with, as attention has it, which reads the cache.
+TEST(messages, scales_of_caches_are_refused_by_append_and_by_attention_alike) {
+  const fh_problem append = Problem::parse("append f16 kv=e4m3 b1 hq1 hkv1 sq1 skv1 d16")->user_struct();
+  const fh_problem attend = Problem::parse("fwd f16 kv=e4m3 b1 hq1 hkv1 sq1 skv1 d16")->user_struct();
+  for (const float scale : {1e-40f, 3e-39f, 1e38f, -1.f, 0.f, 1.f, 0x1p-126f, 0x1p126f}) {
+    std::array<uint16_t, 16> x{}, o{};
+    std::array<uint8_t, 16> k{}, v{};
+    float given = scale;
+    fh_tensors t = fh_tensors_init(), u = fh_tensors_init();
+    t.k = t.v = {x.data(), 16, 16, 16};
+    t.cache_k = u.k = {k.data(), 16, 16, 16}, t.cache_v = u.v = {v.data(), 16, 16, 16};
+    u.q = {x.data(), 16, 16, 16}, u.o = {o.data(), 16, 16, 16};
+    t.scale_k = t.scale_v = u.scale_k = u.scale_v = {&given, 1, 1, 1};
+    const fh_status wanted = scale >= 0x1p-126f && scale <= 0x1p126f ? FH_OK : FH_INVALID_TENSOR;
+    EXPECT_EQ(fh_attention(&attend, "cpu", &u, nullptr, 0, nullptr), wanted) << scale;
+    EXPECT_EQ(fh_attention(&append, "cpu", &t, nullptr, 0, nullptr), wanted) << scale;
+    if (wanted == FH_OK) continue;
+    EXPECT_EQ(fh_last_error(),
+              text("fh_attention: scale_k of head 0 is {}; a scale is positive, from 1.2e-38 to 8.5e37 "
+                   "(2^-126 to 2^126). Use 1 for values that stand for themselves.",
+                   scale));
+  }
 }
 
 TEST(messages, lengths_of_one_row) {

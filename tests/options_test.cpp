@@ -160,6 +160,17 @@ TEST(options, the_support_table_asks_for_every_option) {
   }
 }
 
+// What is asked of scale_tokens alone is no answer for both.
+TEST(options, tables_say_what_scale_tokens_does_not_go_with) {
+  for (const char* const other : {"smooth", "invariant"}) {
+    const auto both = Problem::parse(text("fwd bf16 kv=e4m3 b1 hq1 hkv1 sq1 skv1 d64 tokenscales {}", other));
+    ASSERT_FALSE(both);
+    EXPECT_EQ(both.failure().status, FH_UNSUPPORTED);
+  }
+  for (const char* const document : {"docs/support.md", "docs/options.md"})
+    EXPECT_NE(file(document).find("not with smooth or invariant"), std::string::npos) << document;
+}
+
 TEST(options, the_glossary_has_every_word_of_a_line) {
   const std::string glossary = file("docs/names.md");
   for (const Option& option : options()) {

@@ -212,8 +212,10 @@ TEST(Append, NamesPositionsAndSlotsThatAreOutside) {
             "positions[2] is 20 and rotary_rows is 20; the tables do not know it. Use 0 to 19, or longer tables.");
   EXPECT_EQ(refusal(positioned, {}, {0, -1, 20}),
             "positions[1] is -1 and rotary_rows is 20; the tables do not know it. Use 0 to 19, or longer tables.");
-  EXPECT_EQ(refusal("append f32 b1 hq1 hkv1 sq3 skv3 d64 rotary64 rows2", {}, {}),
-            "row 2 has position 2 and rotary_rows is 2; the tables do not know it. Use 0 to 1, or longer tables.");
+  EXPECT_EQ(
+      refusal("append f32 b1 hq1 hkv1 sq3 skv3 d64 rotary64 rows2", {}, {}),
+      "row 2 of sequence 0 has position 2, and rotary_rows is 2; the tables do not know it. Use longer tables, or "
+      "append fewer rows.");
   const char* const slotted = "append f32 b1 hq1 hkv1 sq3 skv3 d64 slots";
   EXPECT_EQ(
       refusal(slotted, {0, 3, 1}, {}),

@@ -375,8 +375,17 @@ TEST(PhasesOf, TensorsOfAnotherCallAreRefused) {
     return text("{0} is set, but of calls in phases only the last one writes {0}. Leave {0} NULL in the others.",
                 name);
   };
-  EXPECT_EQ(refusal("fwd", "phase=first", &fh_tensors::o), only_last("o"));
-  EXPECT_EQ(refusal("fwd", "phase=middle", &fh_tensors::o), only_last("o"));
+  const char* const o_for_o_sum =
+      "o is set and o_sum is NULL, but of calls in phases only the last one writes o; the others write o_sum, in "
+      "f32. "
+      "Set o_sum in all of them, and leave o NULL before the last.";
+  EXPECT_EQ(refusal("fwd", "phase=first", &fh_tensors::o), o_for_o_sum);
+  EXPECT_EQ(refusal("fwd", "phase=middle", &fh_tensors::o), o_for_o_sum);
+  EXPECT_EQ(
+      refusal("fwd", "", &fh_tensors::o_sum),
+      "o_sum is set, but phase is FH_PHASE_NONE, so it would be ignored. Leave o_sum NULL; or, of several calls, "
+      "set phase to FH_PHASE_FIRST in the first one, to FH_PHASE_LAST in the last one, and to FH_PHASE_MIDDLE in "
+      "those between.");
   EXPECT_EQ(refusal("bwd", "acc phase=first", &fh_tensors::grad_q), only_last("grad_q"));
   EXPECT_EQ(
       refusal("fwd", "phase=only", &fh_tensors::o_sum),

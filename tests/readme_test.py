@@ -68,6 +68,15 @@ class Readme(unittest.TestCase):
             self.assertEqual(said.returncode == 0, not words, options)
             self.assertIn(words, said.stderr)
 
+    def test_an_older_c_is_told_what_to_do(self):
+        for header in ("froghopper.h", "cp.h"):
+            for standard, works in (("c89", False), ("gnu89", True), ("c99", True)):
+                said = subprocess.run(["gcc", f"-std={standard}", "-fsyntax-only", f"-I{ROOT}/include", "-x", "c", "-"],
+                                      input=f"#include <froghopper/{header}>\n", capture_output=True, text=True,
+                                      timeout=120)
+                self.assertEqual(said.returncode == 0, works, (header, standard, said.stderr))
+                self.assertEqual("compile with -std=c99" in said.stderr, not works, said.stderr)
+
     def test_links_lead_somewhere(self):
         for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]:
             for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):

@@ -164,7 +164,8 @@ const BadProblem bad_problems[] = {
      "dtype is e4m3 and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.op = FH_BACKWARD, p.dtype_kv = FH_E4M3; },
-     "dtype_kv is e4m3 and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v.",
+     "dtype_kv is e4m3 and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Set dtype_kv to FH_USUAL, "
+     "and convert k and v to bf16.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype_kv = FH_E4M3, p.dim_qk = 72; },
      "dim_qk is 72; head dims of 8-bit k and v are multiples of 16 from 16 to 512. Pad q and k with zero columns to "

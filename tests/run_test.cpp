@@ -146,7 +146,8 @@ TEST(run, why_nothing_is_computed_is_said) {
   for (const char* const line :
        {"fwd bf16 b2 hq2 hkv1 sq5 skv0 d64", "bwd bf16 b2 hq2 hkv1 sq0 skv5 d64",
         "bwd bf16 b0 hq2 hkv1 sq5 skv5 d64 sink", "fwd bf16 b2 hq2 hkv1 sq0 skv5 d64 maxlogit",
-        "quantise bf16 kv=e4m3 b2 hq2 hkv1 sq5 skv5 d64 varlen tq0 tkv0"})
+        "quantise bf16 kv=e4m3 b2 hq2 hkv1 sq5 skv5 d64 varlen tq0 tkv0",
+        "quantise bf16 kv=e4m3 b2 hq2 hkv1 sq0 skv0 d64"})
     for (const char* const target : {"cpu", "h200"})
       EXPECT_EQ(plan_of(line, target)->line.find("nothing"), std::string::npos) << plan_of(line, target)->line;
 }

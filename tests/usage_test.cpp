@@ -88,6 +88,21 @@ TEST_F(Program, says_what_is_wrong_with_an_option) {
   }
 }
 
+TEST_F(Program, quotes_a_part_of_long_words_and_survives_bytes_that_are_no_characters) {
+  const std::string line = "'fwd f32 b1 hq1 hkv1 sq64 skv64 d64'", wide(100000, 'x');
+  for (const std::string& arguments :
+       {"bench " + line + " --ms " + wide, "check " + line + " --" + wide, wide, "explain " + wide,
+        "explain 'fwd " + wide + "'", "check 'fwd " + wide + "'", "explain " + line + " --target " + wide,
+        "bench " + line + " --hints " + wide}) {
+    const Ran r = run(arguments);
+    EXPECT_EQ(r.code, 2) << arguments.substr(0, 40);
+    EXPECT_LT(r.err.size(), 2500u) << arguments.substr(0, 40);
+  }
+  const Ran r = run("explain 'fwd \xff' --json");
+  EXPECT_EQ(r.code, 2);
+  EXPECT_TRUE(has(r.out, "\\\\xff")) << r.out << r.err;
+}
+
 TEST_F(Program, lists_commands_in_a_line_each) {
   EXPECT_TRUE(has(run("--help").out, "\n  bench                       Measure the speed of a backend\n  prepare "));
   EXPECT_TRUE(has(run("bench --help").out, "Measure the speed of a backend\n\nRuns each problem in rounds"));

@@ -47,6 +47,10 @@
 #ifndef FROGHOPPER_FROGHOPPER_H_
 #define FROGHOPPER_FROGHOPPER_H_
 
+#if !defined(__cplusplus) && defined(__STRICT_ANSI__) && (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
+#error "froghopper.h is C99: compile with -std=c99, -std=gnu89 or a newer standard."
+#endif
+
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -67,8 +71,7 @@
 extern "C" {
 #endif
 
-/* How and where a problem is computed. */
-typedef struct fh_plan fh_plan;
+typedef struct fh_plan fh_plan; /* how and where a problem is computed */
 
 /* What a call returns. */
 typedef enum fh_status {
@@ -86,8 +89,7 @@ typedef enum fh_status {
 /* What is computed. */
 typedef enum fh_op { FH_FORWARD = 1, FH_BACKWARD = 2, FH_QUANTISE = 3, FH_APPEND = 4 } fh_op;
 
-/* f32: only on the CPU. e4m3 (largest value 448, no infinity) and e5m2 (57344): one byte a value, with scales; forward
- * only. */
+/* f32: only on the CPU. e4m3 (up to 448, no infinity) and e5m2 (57344): a byte a value, with scales; forward only. */
 typedef enum fh_dtype {
   FH_USUAL = 0, /* the default of a field: see dtype_kv, dtype_o, dtype_rotary and dtype_norm */
   FH_F16 = 1,
@@ -134,7 +136,7 @@ typedef struct fh_problem {
   int64_t window_right; /* keys after the diagonal that a query attends to; FH_ALL: no bound */
   float scale;          /* of q k^T, at most 2^127; 0 means 1/sqrt(dim_qk), -0.0f means a scale of zero */
   float softcap;        /* a score becomes softcap tanh(score / softcap); 0 means none; on a GPU at most 2^15 */
-  int32_t sink;         /* nonzero: tensors.sink has one more logit a head, which only the denominator includes */
+  int32_t sink;         /* nonzero: tensors.sink has one more logit a head, only in the denominator; see phase too */
 
   /* How it may be computed. These change the result by no more than rounding. */
   int32_t deterministic; /* nonzero: gradients are bitwise identical from run to run; the forward pass always is */
@@ -169,7 +171,6 @@ typedef struct fh_problem {
    * mean_k and mean_v; a forward problem adds it. */
   int32_t smooth;
 
-  /* More of what is computed. */
   /* Forward only. Nonzero: tensors.max_logit gets the largest score of each sequence and query head. */
   int32_t max_logit;
   /* Keys are in chunks of this size, from key 0 on. A query attends only to the chunk of the key on its diagonal, and
@@ -177,16 +178,14 @@ typedef struct fh_problem {
   int64_t attention_chunk;
 
   /* Paged K and V, forward only: row r of a sequence is row r % page_size of page block_table[r / page_size]. With
-   * varlen only q is packed: total_kv is 0, and there is no cu_seqlens_kv. A sequence has seq_kv or seqused_kv
-   * rows. */
+   * varlen only q is packed, and total_kv is 0, cu_seqlens_kv NULL. A sequence has seq_kv or seqused_kv rows. */
   int64_t page_size; /* rows of a page; 0: k and v are not paged */
   int64_t pages;     /* number of pages in the pool of k and v */
 
   /* Append only. dtype is the type of q, k, v and q_out, which have seq_q rows; dtype_kv is the type of the cache,
    * FH_USUAL or 8-bit, which has seq_kv rows a sequence, or pages. Row i of sequence b goes to row i, or seqused_kv[b]
    * + i. */
-  /* Nonzero: tensors.slot_mapping says where rows go. Then varlen and seqused are 0, and with page_size seq_kv is
-   * 0. */
+  /* Nonzero: tensors.slot_mapping says where rows go. Then varlen and seqused are 0, and with page_size seq_kv too. */
   int32_t slots;
   /* Nonzero: tensors.positions has the positions for the rotary embedding; 0: they follow from where rows go. */
   int32_t positions;
@@ -203,13 +202,14 @@ typedef struct fh_problem {
   fh_dtype dtype_rotary; /* of rotary_cos and rotary_sin; dtype (or FH_USUAL, which means dtype) or FH_F32 */
   fh_dtype dtype_norm;   /* of norm_q and norm_k, likewise */
 
-  /* More of what is computed. */
   /* Nonzero: o is multiplied by 1 / (1 + exp(-tensors.gate)), element by element, before it is rounded; lse and
    * max_logit are not. Not with accumulate or phases: several calls share o, and have no gate of their own. */
   int32_t gate;
-  /* Forward: o is merged in f32 in o_sum, and the last call rounds it to o. Backward: grad_q is summed in the
-   * workspace, one for all calls and theirs until the last, which writes it, and grad_sink. What only the last writes
-   * is NULL before. Calls differ in keys, mask, phase and, for grad_k and grad_v, accumulate. docs/12-using.md. */
+  /* Forward: o is merged in f32 in o_sum, and the last call rounds it to o. All calls but FH_PHASE_FIRST read o_sum and
+   * lse: without it they merge with what these held, such as NaN. Backward: grad_q is summed in the workspace. Give all
+   * calls the same one, and use it for nothing else until the last, which writes grad_q and grad_sink. Before it o
+   * (forward), grad_q and grad_sink are NULL. Set sink in every call: the first adds it (forward), the last writes
+   * grad_sink. Calls differ in keys, mask, phase and, for grad_k and grad_v, accumulate: docs/12-using.md. */
   fh_phase phase;
 } fh_problem;
 
@@ -230,8 +230,8 @@ typedef struct fh_tensor {
   void* data; /* the address of its first element */
   /* Elements; stride_batch is ignored with varlen. Without gaps they are seq * heads * dim, heads * dim and dim; for
    * [batch, heads, seq, dim] in memory, heads * seq * dim, dim and seq * dim. In a tensor that is read, a stride may be
-   * 0: the entries along that axis are the same memory. A stride of pages may not. Three zeros are refused as forgotten
-   * in q, k, v, o, gate, means and slopes of several rows, and valid in grad_o (a sum over rows) and scales. */
+   * 0: the entries along that axis are the same memory. A stride of pages may not. If q, k, v, o, gate, a mean or
+   * alibi_slopes has several rows, three strides of 0 are refused as forgotten. Scales and grad_o may have them. */
   int64_t stride_batch, stride_seq, stride_head;
 } fh_tensor;
 
@@ -244,14 +244,14 @@ typedef struct fh_tensors {
    * dim_qk], and stride_batch is the stride of pages. Read. */
   fh_tensor k;
   fh_tensor v; /* as k, with dim_v. Read. */
-  /* [batch, seq_q, heads_q, dim_v]; varlen [total_q, ...]. Written; backward: read; forward with accumulate:
-   * merged. */
+  /* [batch, seq_q, heads_q, dim_v]; varlen [total_q, ...]. Written; with accumulate merged; backward: read. */
   fh_tensor o;
   /* Natural log of the softmax denominator, sink included: [batch, heads_q, seq_q], varlen [heads_q, total_q], dense or
    * with lse_stride_*. Written, may be NULL; backward: read; forward with accumulate: merged. */
   float* lse;
-  /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. Forward with seqused_kv: that of kv is
-   * where each sequence begins, at any row (left padding). The CPU checks this, a GPU plan cannot. */
+  /* varlen: [batch + 1], 0 and then the end of each sequence, rising; else NULL. Forward with seqused_kv, sequence b
+   * has the seqused_kv[b] keys from row cu_seqlens_kv[b] on, and cu_seqlens_kv[0] need not be 0: there may be padding
+   * before and after the keys of each sequence (docs/13-serving.md). The CPU checks this, a GPU plan cannot. */
   const int32_t* cu_seqlens_q;
   const int32_t* cu_seqlens_kv; /* the same of k and v */
   /* seqused: [batch], how many rows of each sequence are used; NULL: all. FH_BOTTOM_RIGHT aligns the last used row of

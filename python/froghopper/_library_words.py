@@ -159,10 +159,12 @@ SENTENCES: list[tuple[str, str]] = [
      r"rotary_sin out."),
     (r"rotary_rows must be from 1 to 2\^40, .*, but is (\d+)\. .*",
      r"rotary_cos must have from 1 to 2^40 rows, one for each position, but has \1. Give longer tables."),
-    (r"(?:row (\d+) has position|positions\[(\d+)\] is) (-?\d+) and rotary_rows is (\d+); .*",
-     r"the position of row \1\2 must be 0 or more and below \4, the rows of rotary_cos, but is \3. Use longer tables."),
-    (r"(scale_\w) of head (\d+) is (\S+); values are divided by it\. .*",
-     r"\1 must be positive, as values are divided by it, but that of head \2 is \3. Use 1 for values that stand for "
+    (r"(row \d+ of sequence \d+) has position (\d+)(?:, as [^,]*)?, and rotary_rows is (\d+); .*",
+     r"the position of \1 must be below \3, the rows of rotary_cos, but is \2. Use longer tables."),
+    (r"positions\[(\d+)\] is (-?\d+) and rotary_rows is (\d+); .*",
+     r"the position of row \1 must be 0 or more and below \3, the rows of rotary_cos, but is \2. Use longer tables."),
+    (r"(scale_\w) of head (\d+) is (\S+); a scale is (positive, from .*\))\. .*",
+     r"\1 must be \4, as values are divided by it, but that of head \2 is \3. Use 1 for values that stand for "
      r"themselves."),
     (r"batch (\d+) x seq_(q|kv) (\d+) x heads_q (\d+) is too large; .*",
      r"max_seqlen_\2 must leave a size that 64 bits can count, but is \3, with \1 sequences and \4 heads. Give the "

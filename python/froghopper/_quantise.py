@@ -67,7 +67,7 @@ def quantising(shapes: tuple[Shape, Shape, Shape], stored: str, dtype: str, *, p
 
 
 def blocks_of(rows: int, scale_rows: int) -> int:
-    return -(-rows // scale_rows) if scale_rows else min(rows, 1)
+    return -(-rows // scale_rows) if scale_rows else 1
 
 
 def run(plan: Plan, tensors: dict[str, tuple[int, Strides]], lengths: dict[str, int], workspace: int = 0,

@@ -69,7 +69,7 @@ WRONG_VALUES = [
     (r"seqused_kv\[2\] .* 99", dict(seqused_kv=jnp.array([0, 0, 99, 0, 0]))),
     (r"block_table\[1(, |\]\[)0\] must name a page", dict(seqused_kv=None)),
     (r"slot_mapping\[3\] .* 999", dict(seqused_kv=None, block_table=None, slot_mapping=jnp.arange(20).at[3].set(999))),
-    (r"the position of row 2 .* is 9|row 2 has position 9", dict(rotary_cos=drawn(9, 8), rotary_sin=drawn(9, 8))),
+    (r"the position of row 2 .* is 9|row 2 of .* position 9", dict(rotary_cos=drawn(9, 8), rotary_sin=drawn(9, 8))),
 ]
 
 

@@ -87,3 +87,12 @@ def test_sequences_without_rows(ends_q, ends_kv, smooth):
     alone = froghopper.quantise(x[None, :3], x[None, :3], x[None, :3])
     np.testing.assert_array_equal(found.k[:3].view(np.uint8), alone.k[0].view(np.uint8))
     np.testing.assert_array_equal(found.scale_v[0], alone.scale_v[0])
+
+
+def test_the_one_scale_of_all_rows_is_1_where_there_are_none():
+    some, none = draw(2, 4, 2, 16), draw(2, 0, 2, 16)
+    for q, kv in ((none, some), (some, none), (none, none)):
+        found = froghopper.quantise(q, kv, kv, scale_rows=0)
+        assert found.scale_q.shape == found.scale_k.shape == found.scale_v.shape == (2, 1, 2, 1)
+        for x, scale in ((q, found.scale_q), (kv, found.scale_k), (kv, found.scale_v)):
+            if not x.size: np.testing.assert_array_equal(scale, 1)

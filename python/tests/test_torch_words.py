@@ -232,6 +232,8 @@ def whole(*numbers): return torch.tensor(numbers, dtype=torch.int32)
     (dict(slot_mapping=SLOTS, norm_k=torch.ones(16)), "^norm_k must be None without norm_epsilon"),
     (dict(slot_mapping=SLOTS, positions=SLOTS, rotary_cos=torch.ones(2, 4), rotary_sin=torch.ones(2, 4)),
      "^the position of row 2 must be 0 or more and below 2, the rows of rotary_cos, but is 2"),
+    (dict(cu_seqlens=whole(0, 1, 3, 5), max_seqlen=2, rotary_cos=torch.ones(1, 4), rotary_sin=torch.ones(1, 4)),
+     "^the position of row 1 of sequence 1 must be below 1, the rows of rotary_cos, but is 1"),
     (dict(slot_mapping=SLOTS, positions=SLOTS, rotary_cos=torch.ones(9, 0), rotary_sin=torch.ones(9, 0)),
      "^rotary_cos must have columns"),
     (dict(slot_mapping=SLOTS, k_cache=CACHE[:1].expand(3, 8, 4, 16)), "^k_cache must have rows that do not overlap")])

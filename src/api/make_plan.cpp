@@ -8,6 +8,7 @@
 #include "src/api/run.hpp"
 #include "src/base/log.hpp"
 #include "src/base/near_word.hpp"
+#include "src/base/printable.hpp"
 #include "src/base/text.hpp"
 #include "src/runtime/runtime.hpp"
 
@@ -74,7 +75,7 @@ Result<int> number_of_gpu(const std::string& where) {
   return Failure{FH_INVALID_PROBLEM,
                  text("target is \"{}\"; after \"hopper:\" comes the number of a GPU. Use \"hopper:0\" "
                       "for the first one.",
-                      where)};
+                      shown(where))};
 }
 
 // What frameworks call it: "gpu", "cuda" and "cuda:1" are "hopper" and "hopper:1" here, "CPU" and "host" are "cpu". ""
@@ -115,7 +116,7 @@ std::string wrong_place(const std::string& where, const Failure& failure) {
   const size_t colon = std::min(where.find(':'), where.size());
   const std::string_view near = near_word(std::string_view(where).substr(0, colon), known);
   if (near.empty() || (colon < where.size() && near != "hopper")) return failure.text;
-  const std::string meant = text("did you mean \"{}{}\"?", near, where.substr(colon));
+  const std::string meant = text("did you mean \"{}{}\"?", near, shown(where.substr(colon)));
   return near.starts_with("h") && near != "hopper" ? text("{} {}", meant, failure.text) : meant;  // or another GPU
 }
 
@@ -145,7 +146,7 @@ std::string wrong_word(const std::string& word) {
   const std::string_view near = exact != names.end() ? *exact : near_word(name, names);
   const auto found = std::ranges::find(names, near);
   if (found == names.end()) return {};
-  return text("\"{}\" is neither a hint nor a GPU's number. Did you mean one such as {}?", word,
+  return text("\"{}\" is neither a hint nor a GPU's number. Did you mean one such as {}?", shown(word),
               known[found - names.begin()].second);
 }
 
@@ -162,20 +163,20 @@ std::string wrong_words(const std::vector<std::string>& words, const Failure& fa
     return text(
         "\"{}\" is the GPU that is here, with the numbers that it has. Leave out {}, or name h100 or h200 to "
         "plan for it.",
-        words[0], joined(rest, " "));
+        shown(words[0]), shown(joined(rest, " ")));
   return known_device(words[0]).sms > 0
              ? failure.text
              : text(
                    "beside its name \"{}\" needs four numbers, as in \"mine 64sm l2=40MiB clock=1500MHz "
                    "memory=2000GB/s\".",
-                   words[0]);
+                   shown(words[0]));
 }
 
 }  // namespace
 
 Result<Target> read_target(const char* target) {
   using Kind = Target::Kind;
-  const std::string name = target ? target : "auto";
+  const std::string name = target ? target : "auto", quoted = shown(name, shown_of_line);
   Target read;
   std::vector<std::string> words, hints;  // the others, and the names of the hints
   for (std::string& word : split(name, ' ')) {
@@ -183,10 +184,10 @@ Result<Target> read_target(const char* target) {
       hints.push_back(word.substr(0, word.find('=')));
       if (std::ranges::count(hints, hints.back()) == 1) continue;
       return Failure{FH_INVALID_PROBLEM,
-                     text("target is \"{}\"; {}= is there twice. Leave one of them.", name, hints.back())};
+                     text("target is \"{}\"; {}= is there twice. Leave one of them.", quoted, hints.back())};
     }
     if (const std::string why = Hints::why_wrong(word); !why.empty())
-      return Failure{FH_INVALID_PROBLEM, text("target is \"{}\": {}", name, why)};
+      return Failure{FH_INVALID_PROBLEM, text("target is \"{}\": {}", quoted, why)};
     words.push_back(std::move(word));
   }
   const bool hinted = !read.hints.line().empty();
@@ -197,7 +198,7 @@ Result<Target> read_target(const char* target) {
     read.kind = Kind::cpu;
     if (!hinted) return read;
     return Failure{FH_INVALID_PROBLEM,
-                   text("target is \"{}\"; hints are for the kernels of a GPU. Leave them out.", name)};
+                   text("target is \"{}\"; hints are for the kernels of a GPU. Leave them out.", quoted)};
   }
   if (words.size() == 1 && (where == "hopper" || where.starts_with("hopper:"))) {
     read.kind = Kind::hopper;
@@ -219,7 +220,7 @@ Result<Target> read_target(const char* target) {
     return Failure{FH_INVALID_PROBLEM,
                    text("target is \"{}\", which names neither a backend nor a Hopper GPU: {} It must be \"auto\", "
                         "\"cpu\", \"hopper\", \"hopper:1\" or a GPU to plan for, \"h200\"{}.",
-                        name, why, hints)};
+                        quoted, why, hints)};
   }
   read.kind = Kind::named;
   read.device = std::move(*device);

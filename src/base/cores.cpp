@@ -19,6 +19,7 @@
 #include "src/base/environment.hpp"
 #include "src/base/fork.hpp"
 #include "src/base/log.hpp"
+#include "src/base/printable.hpp"
 #include "src/base/text.hpp"
 
 namespace froghopper {
@@ -132,8 +133,8 @@ int64_t number_in(const char* variable, Reading reading) {
   if (ends && too_long) number = INT64_MAX;
   const bool whole = ends && (error == std::errc() || too_long);
   if (whole && number > 0 && (number <= most_threads || reading.is_bound)) return std::min(number, most_threads);
-  log(text("the environment's {} is \"{}\" and is ignored: it must be a number of threads {}.", variable, value,
-           reading.is_bound ? "above 0" : text("from 1 to {}", most_threads)));
+  log(text("the environment's {} is \"{}\" and is ignored: it must be a number of threads {}.", variable,
+           shown(value), reading.is_bound ? "above 0" : text("from 1 to {}", most_threads)));
   return 0;
 }
 

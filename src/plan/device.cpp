@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "src/base/printable.hpp"
 #include "src/base/text.hpp"
 #include "src/plan/kernel.hpp"
 
@@ -94,9 +95,9 @@ Result<Device> Device::parse(const std::vector<std::string>& words) {
   Device device = known_device(words[0]);
   for (size_t i = 1; i < words.size(); ++i)
     if (!read_word(words[i], device))
-      return unclear(text("\"{}\" must be one of a GPU's numbers, each 1 or more.", words[i]));
+      return unclear(text("\"{}\" must be one of a GPU's numbers, each 1 or more.", shown(words[i])));
   if (device.sms == 0 || device.l2_bytes == 0 || device.clock_mhz == 0 || device.memory_gbps == 0)
-    return unclear(text("\"{}\" is no GPU whose numbers are known.", words[0]));
+    return unclear(text("\"{}\" is no GPU whose numbers are known.", shown(words[0])));
   if (std::string why = beyond_any_gpu(device); !why.empty()) return unclear(std::move(why));
   return device;
 }
@@ -136,7 +137,7 @@ std::string Hints::why_wrong(const std::string& word) {
       {"dequantised=", "dequantised=0 or dequantised=1"},
       {"parts=", "a number from 1 to 1024, such as parts=4"}};
   for (const auto& [name, rule] : rules)
-    if (word.starts_with(name)) return text("the hint {} must be {}.", word, rule);
+    if (word.starts_with(name)) return text("the hint {} must be {}.", shown(word), rule);
   return {};
 }
 

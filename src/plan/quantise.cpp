@@ -14,8 +14,7 @@ namespace {
 
 // Tiles of q, k and v over all sequences and heads. A tensor that a run leaves out has none; the plan knows of none.
 int64_t items_at_most(const Problem& p) {
-  return p.batch *
-         (ceil_div(p.seq_q, quantise_rows) * p.heads_q + 2 * ceil_div(p.seq_kv, quantise_rows) * p.heads_kv);
+  return p.batch * (quantise_tiles(p, p.seq_q) * p.heads_q + 2 * quantise_tiles(p, p.seq_kv) * p.heads_kv);
 }
 
 int dim_of_tiles(const Problem& p) { return static_cast<int>(ceil_div(std::max(p.dim_qk, p.dim_v), 64) * 64); }

@@ -141,8 +141,8 @@ Result<void> check_given_scales(const Problem& p, const Views& views) {
   } all[] = {{"scale_k", views.scale_k}, {"scale_v", views.scale_v}};
   for (const auto& [name, view] : all)
     for (int64_t head = 0; view.data && head < view.heads; ++head)
-      if (const float x = view.as<float>()[view.at(0, 0, head)]; !(x > 0) || !std::isfinite(x))
-        return wrong(text("{} of head {} is {}; values are divided by it. Use a positive one.", name, head, x));
+      if (const std::string why = why_no_scale(view.as<float>()[view.at(0, 0, head)]); !why.empty())
+        return wrong(text("{} of head {} is {}", name, head, why));
   return {};
 }
 
@@ -285,9 +285,17 @@ Result<void> check_places(const Problem& p, const Views& views) {
       if (writes(views) && place.slot >= slots) return wrong(past_the_cache(p, number, place.slot, slots));
       const bool padding = p.slots && place.slot < 0;
       if (!rotates || padding || (place.position >= 0 && place.position < p.rotary_rows)) continue;
-      return wrong(text("{} {} and rotary_rows is {}; the tables do not know it. Use {}, or longer tables.",
-                        p.positions ? text("positions[{}] is", number) : text("row {} has position", number),
-                        place.position, p.rotary_rows, from_0_to(p.rotary_rows - 1)));
+      if (p.positions)
+        return wrong(
+            text("positions[{}] is {} and rotary_rows is {}; the tables do not know it. Use {}, or longer "
+                 "tables.",
+                 number, place.position, p.rotary_rows, from_0_to(p.rotary_rows - 1)));
+      const bool has_lengths = views.seqused_kv.data != nullptr;
+      return wrong(text(
+          "row {} of sequence {} has position {}{}, and rotary_rows is {}; the tables do not know it. Use "
+          "longer tables, or append fewer rows.",
+          row, b, place.position,
+          has_lengths ? text(", as seqused_kv[{}] is {}", b, views.seqused_kv.as<int32_t>()[b]) : "", p.rotary_rows));
     }
   }
   return {};

@@ -92,7 +92,8 @@ inline constexpr std::array append_options{
            .elsewhere = "what is quantised has scales of sequences, or of 128 rows. Set scale_rows, or this to 0.",
            .not_computed = of_quantise,
            .support = "a scale for each row and head (scale_tokens)",
-           .sentence = "each row of an 8-bit cache has scales of its own, which append writes"},
+           .sentence =
+               "each row of an 8-bit cache has scales of its own, which append writes; not with smooth or invariant"},
 };
 
 }  // namespace froghopper

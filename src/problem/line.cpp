@@ -19,6 +19,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "src/base/printable.hpp"
 #include "src/base/text.hpp"
 #include "src/problem/options.hpp"
 #include "src/problem/other_words.hpp"
@@ -100,7 +101,7 @@ std::vector<Dtype> types_of(const Option& option, const fh_problem& p) {
 Result<Problem> Problem::parse(const std::string& line) {
   const std::vector<Word> words = words_of(line);
   const auto wrong = [](std::string text) { return Failure{FH_INVALID_PROBLEM, std::move(text)}; };
-  if (words.size() < 2) return wrong(text("\"{}\" is no problem. {}.", line, grammar));
+  if (words.size() < 2) return wrong(text("\"{}\" is no problem. {}.", shown(line), grammar));
 
   fh_problem p = fh_problem_init();
   const auto* const op = std::ranges::find(ops, words[0].all, &Operation::word);
@@ -112,11 +113,11 @@ Result<Problem> Problem::parse(const std::string& line) {
     const bool other = words[i].value.starts_with('_');  // d_model begins as dN does
     for (size_t j = 2; j < i && !other; ++j)
       if (words[j].key == words[i].key)
-        return wrong(text("\"{}\" at offset {}: {} is there already, at offset {}. Leave one of them.", words[i].all,
-                          words[i].offset, words[i].key, words[j].offset));
+        return wrong(text("\"{}\" at offset {}: {} is there already, at offset {}. Leave one of them.",
+                          shown(words[i].all), words[i].offset, words[i].key, words[j].offset));
     std::string bad = read_word(words[i], p);
     if (words[i].key == "scale" && p.scale == 0) p.scale = -0.0f;  // which is zero in the struct; 0 is the default
-    if (!bad.empty()) return wrong(text("\"{}\" at offset {}: {}", words[i].all, words[i].offset, bad));
+    if (!bad.empty()) return wrong(text("\"{}\" at offset {}: {}", shown(words[i].all), words[i].offset, bad));
   }
   std::string missing = missing_word(words);
   if (!missing.empty()) return wrong(std::move(missing));
@@ -152,8 +153,8 @@ std::vector<Word> words_of(std::string_view line) {
 std::string wrong_operation(const Word& word) {
   fh_dtype type{};
   const std::string meant = meant_operation(word.all);
-  return text("\"{}\" at offset {}: a line begins with its operation{}. Use fwd, bwd, quantise or append.", word.all,
-              word.offset,
+  return text("\"{}\" at offset {}: a line begins with its operation{}. Use fwd, bwd, quantise or append.",
+              shown(word.all), word.offset,
               !meant.empty()              ? text(", which here is {}", meant)
               : read_type(word.all, type) ? ", before the type"
                                           : "");
@@ -164,7 +165,7 @@ std::string wrong_type(const Word& word, fh_op op) {
   const std::string meant = either(meant_types(word.all, taken));
   const bool missing = std::ranges::any_of(
       options(), [&](const Option& option) { return !word.key.empty() && option.key() == word.key; });
-  return text("\"{}\" at offset {}: the second word is the type{}.{} Use {}.", word.all, word.offset,
+  return text("\"{}\" at offset {}: the second word is the type{}.{} Use {}.", shown(word.all), word.offset,
               !meant.empty() ? text(", which here is {}", meant)
               : missing      ? ", which is missing"
                              : "",
@@ -238,6 +239,7 @@ std::string corrected(const Option& option, std::string_view value, const fh_pro
   if (std::holds_alternative<TypeField>(option.field)) return corrected_type(option, value, p);
   if (equals && value.starts_with('-')) return " Leave it out for none.";  // no such option takes less than 0
   const std::string after = text("{}{}", equals ? "=" : "", value);
+  if (shown(after) != after) return "";  // a number with many zeros before it
   fh_problem ignored = fh_problem_init();
   return read_value(option, after, ignored).empty() ? text(" Write {}{}.", option.key(), after) : "";
 }

@@ -61,6 +61,9 @@ std::function<std::string(const Match&)> plain(const char* words) {
   return [words](const Match& m) { return m.format(words); };
 }
 
+// A name has 40 characters at most: the matcher of std::regex calls itself for each character, and a message may have
+// longer words in it.
+//
 // In this order: what a rule has put in its place is no longer found by those after it.
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> all = {
@@ -76,19 +79,19 @@ const std::vector<Rule>& rules() {
        }},
       {std::regex(R"(FH_ALL \(-1\))"), plain("-1")},
       {std::regex("must be FH_USUAL where"), plain("must be left out where")},
-      {std::regex(R"(Set (\w+) to FH_USUAL or (\w+)\.)"),
+      {std::regex(R"(Set (\w{1,40}) to FH_USUAL or (\w{1,40})\.)"),
        [](const Match& m) {
          const Option* const option = option_of(m[1]);
          return option ? text("Leave {} out, or write {}{}.", option->key(), option->word, m[2].str()) : m.str();
        }},
-      {std::regex(R"(Set (\w+) to (\w+) or (\w+)(?=\.))"), written},
-      {std::regex(R"(\bSet (\w+) to (?:0|FH_ALL|FH_USUAL)( here)?(?=[.,;]))"),
+      {std::regex(R"(Set (\w{1,40}) to (\w{1,40}) or (\w{1,40})(?=\.))"), written},
+      {std::regex(R"(\bSet (\w{1,40}) to (?:0|FH_ALL|FH_USUAL)( here)?(?=[.,;]))"),
        [](const Match& m) { return left_out(m[1], true, m.str()); }},
-      {std::regex(R"(\bor (\w+) to (?:0|FH_USUAL)(?=\.))"),
+      {std::regex(R"(\bor (\w{1,40}) to (?:0|FH_USUAL)(?=\.))"),
        [](const Match& m) { return text("or {}", left_out(m[1], false, m.str().substr(3))); }},
       {std::regex("Set positions, and give them"), plain("Add positions")},  // a line gives no tensors
       {std::regex("Set one of them to 0"), plain("Leave one of them out")},
-      {std::regex(R"(\bSet (\w+)(?=,| or |\.))"), added},
+      {std::regex(R"(\bSet (\w{1,40})(?=,| or |\.))"), added},
       {std::regex(R"(Use 0 for (1/sqrt\(dim_qk\)), -0\.0 for a scale of zero)"),
        plain("Leave scale out for $1, use scale0 for a scale of zero")},
       {std::regex("Use the number of their rows"), plain("Write rowsN, the number of their rows")},
@@ -100,7 +103,7 @@ const std::vector<Rule>& rules() {
 
 std::string in_words_of_lines(std::string said) {
   // "it" and "this" are the field that the message begins with, after the place in a file.
-  static const std::regex begins(R"((?:^|: )(\w+) (?:is|must) )");
+  static const std::regex begins(R"((?:^|: )(\w{1,40}) (?:is|must) )");
   Match begin;
   if (std::regex_search(said, begin, begins) && option_of(begin[1])) {
     const std::string field = begin[1];

@@ -10,7 +10,8 @@ namespace {
 
 bool writes_lists(const Problem& p) {
   if (p.backward()) return p.sink;
-  if (p.quantises()) return p.batch > 0 && (p.smooth || p.seq_q > 0 || p.seq_kv > 0);  // means and scales
+  if (p.quantises())  // means and scales
+    return p.batch > 0 && (p.smooth || p.scale_blocks(p.seq_q) > 0 || p.scale_blocks(p.seq_kv) > 0);
   return p.batch > 0 && p.max_logit;
 }
 

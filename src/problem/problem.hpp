@@ -98,8 +98,12 @@ struct Problem {
   int64_t extent_kv() const { return paged() ? page_size : kv_is_packed() ? total_kv : seq_kv; }
   int64_t table_columns() const { return paged() ? ceil_div(seq_kv, page_size) : 0; }  // of block_table
 
-  // Scales of 8-bit types lie in blocks of scale_rows rows of each sequence. At least one, unless there are no rows.
-  int64_t scale_blocks(int64_t rows) const { return scale_rows > 0 ? ceil_div(rows, scale_rows) : rows > 0 ? 1 : 0; }
+  // Scales of 8-bit types lie in blocks of scale_rows rows of each sequence, or in one of all rows. Of no rows none is
+  // read, but that one is written.
+  int64_t scale_blocks(int64_t rows) const {
+    if (scale_rows > 0) return ceil_div(rows, scale_rows);
+    return quantises() || rows > 0 ? 1 : 0;
+  }
 
   bool operator==(const Problem&) const = default;
 };

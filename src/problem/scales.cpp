@@ -9,15 +9,11 @@ namespace {
 
 using RowsOf = Rows (*)(const Problem&, const Views&, int64_t sequence);
 
-constexpr const char* rule_of_scales =
-    "a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126). Use 1 for values that stand for themselves.";
 // Which scale that is, of as many as its tensor has along an axis.
 std::string place(int64_t sequence, const View& scales, int64_t block, int64_t head, int64_t column) {
   return text("sequence {}{}, head {}{}", sequence, scales.seq > 1 ? text(", block {}", block) : "", head,
               scales.dim > 1 ? text(", column {}", column) : "");
 }
-
-bool is_scale(float x) { return x >= 0x1p-126f && x <= 0x1p126f; }  // so that one over it is such a value too
 
 std::string wrong_scale(const Problem& p, const Views& views, const char* name, const View& scales, RowsOf rows_of) {
   if (scales.empty()) return {};  // also where there may be any number of sequences
@@ -27,8 +23,8 @@ std::string wrong_scale(const Problem& p, const Views& views, const char* name, 
       for (int64_t head = 0; head < scales.heads; ++head) {
         for (int64_t column = 0; column < scales.dim; ++column) {
           const float scale = scales.as<float>()[scales.at(b, block, head) + column];
-          if (!is_scale(scale))
-            return text("{} of {} is {}; {}", name, place(b, scales, block, head, column), scale, rule_of_scales);
+          if (const std::string why = why_no_scale(scale); !why.empty())
+            return text("{} of {} is {}", name, place(b, scales, block, head, column), why);
         }
       }
     }
@@ -46,9 +42,9 @@ std::string wrong_scale_of_token(const Problem& p, const Views& views, const cha
       const int64_t batch = p.paged() ? table.as<int32_t>()[table.at(b, i / p.page_size, 0)] : rows.batch,
                     row = p.paged() ? i % p.page_size : rows.first + i;
       for (int64_t head = 0; head < scales.heads; ++head)
-        if (const float scale = scales.as<float>()[scales.at(batch, row, head)]; !is_scale(scale))
-          return text("{} of {} {}, row {}, head {} is {}; {}", name, p.paged() ? "page" : "sequence", batch, row,
-                      head, scale, rule_of_scales);
+        if (const std::string why = why_no_scale(scales.as<float>()[scales.at(batch, row, head)]); !why.empty())
+          return text("{} of {} {}, row {}, head {} is {}", name, p.paged() ? "page" : "sequence", batch, row, head,
+                      why);
     }
   }
   return {};
@@ -61,6 +57,14 @@ Scales scales_of_kv(const Problem& p, const Views& views, View Views::*of, const
   const View& scales = views.*of;
   if (p.scale_tokens && scales.data) return {scales, {scales, rows, views.block_table, sequence}, head};
   return {p, scales, sequence, head};
+}
+
+std::string why_no_scale(float x) {
+  if (x >= 0x1p-126f && x <= 0x1p126f) return {};  // so that one over it is such a value too
+  return text(
+      "{}; a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126). Use 1 for values that stand for "
+      "themselves.",
+      x);
 }
 
 Result<void> check_scales(const Problem& p, const Views& views) {

@@ -17,7 +17,7 @@ namespace froghopper {
 namespace {
 
 // A rule returns what is wrong with a tensor, or nothing.
-std::string wrong_presence(const Problem&, const Tensor&, Use, const fh_tensor&);
+std::string wrong_presence(const Problem&, const Tensor&, Use, const fh_tensors& all);
 std::string wrong_view(const Problem&, const Tensor&, Use, const View&);
 std::string all_one_page(const Problem&, const Tensor&, const View&);
 std::string rows_overlap(const Tensor&, const View&);
@@ -38,7 +38,7 @@ Result<Views> bind(const Problem& p, const fh_tensors& user) {
   for (const Tensor& tensor : tensors()) {
     const Use use = tensor.use(p);
     const fh_tensor given = tensor.field.get(*whole);
-    std::string bad = wrong_presence(p, tensor, use, given);
+    std::string bad = wrong_presence(p, tensor, use, *whole);
     if (!bad.empty()) return wrong(std::move(bad));
     if (use == Use::absent) continue;
     View& view = views.*tensor.view = view_of(tensor, p, given);
@@ -72,7 +72,8 @@ bool waits_for_last_phase(const Problem& p, const Tensor& tensor) {
 
 // Options demand tensors, and a tensor without its option would be ignored in silence: both are refused. The strided
 // ones must have memory where they have elements, see wrong_view.
-std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, const fh_tensor& given) {
+std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, const fh_tensors& all) {
+  const fh_tensor given = tensor.field.get(all);
   if (tensor.view == &Views::cu_seqlens_kv && p.paged() && !p.appends() && given.data)
     return text(
         "cu_seqlens_kv is set and page_size is {}; block_table says where the rows of a sequence are. Leave "
@@ -81,12 +82,22 @@ std::string wrong_presence(const Problem& p, const Tensor& tensor, Use use, cons
   if (tensor.view == &Views::cu_seqlens_kv && p.appends() && p.varlen && given.data)
     return "cu_seqlens_kv is set and op is FH_APPEND; cu_seqlens_q is of k and v too, and a cache is not packed. "
            "Leave cu_seqlens_kv NULL.";
+  if (use == Use::absent && given.data && tensor.view == &Views::o && p.in_phases() && !all.o_sum.data)
+    return "o is set and o_sum is NULL, but of calls in phases only the last one writes o; the others write o_sum, "
+           "in "
+           "f32. Set o_sum in all of them, and leave o NULL before the last.";
   if (use == Use::absent && given.data && waits_for_last_phase(p, tensor))
     return text("{0} is set, but of calls in phases only the last one writes {0}. Leave {0} NULL in the others.",
                 tensor.name);
   if (use == Use::absent && given.data && tensor.view == &Views::o_sum && p.phase != FH_PHASE_NONE)
     return text("o_sum is set, but only forward calls of several are merged in it, and {}. Leave o_sum NULL.",
                 p.backward() ? "op is FH_BACKWARD" : "phase is FH_PHASE_ONLY");
+  if (use == Use::absent && given.data && tensor.view == &Views::o_sum && p.op == FH_FORWARD)
+    return "o_sum is set, but phase is FH_PHASE_NONE, so it would be ignored. Leave o_sum NULL; or, of several "
+           "calls, "
+           "set phase to FH_PHASE_FIRST in the first one, to FH_PHASE_LAST in the last one, and to FH_PHASE_MIDDLE "
+           "in "
+           "those between.";
   if (use == Use::absent && given.data && !*tensor.option)
     return text("{0} is set, but op is {1}, which has no {0}. Leave {0} NULL.", tensor.name, name_of(p.op));
   if (use == Use::absent && given.data && tensor.view == &Views::block_table && p.paged())

@@ -221,7 +221,9 @@ class Scales {
 };
 Scales scales_of_kv(const Problem&, const Views&, View Views::*scales, const Rows&, int64_t sequence, int64_t head);
 
-// The scales of rows that count are positive and finite; else a Failure that names one which is not.
+// The scales of rows that count are from 2^-126 to 2^126; else a Failure that names one which is not.
 Result<void> check_scales(const Problem&, const Views&);
+// "-1; a scale is positive, ..." of a number that is no scale; "" of one that is.
+std::string why_no_scale(float);
 
 }  // namespace froghopper

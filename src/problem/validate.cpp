@@ -164,9 +164,11 @@ Finding types(const fh_problem& p) {
             ? "the f32 sum of the calls is o_sum"
             : "to merge calls, set accumulate in the first one too, with o = 0 and lse = -inf"));
   if (is_8_bit(t.kv) && p.op == FH_BACKWARD)
-    return not_computed(
-        text("{} is {} and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. Convert q, k and v.",
-             is_8_bit(t.q) ? "dtype" : "dtype_kv", name_of(t.kv)));
+    return not_computed(text("{} is {} and op is FH_BACKWARD; gradients are computed of f16, bf16 and f32. {}.",
+                             is_8_bit(t.q) ? "dtype" : "dtype_kv", name_of(t.kv),
+                             is_8_bit(t.q)
+                                 ? "Convert q, k and v"
+                                 : text("Set dtype_kv to FH_USUAL, and convert k and v to {}", name_of(t.q))));
   return {};
 }
 

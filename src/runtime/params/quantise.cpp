@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "src/base/ceil_div.hpp"
+#include "src/plan/quantise.hpp"
 #include "src/runtime/params/params.hpp"
 #include "src/runtime/params/shared.hpp"
 
@@ -41,7 +42,7 @@ QuantiseTensor tensor_of(const Run& run, const QuantiseParams& so_far, const Par
   tensor.used = part.of_q ? lengths.used_q : lengths.used_kv;
   tensor.first_item = so_far.items;
   tensor.largest = run.slice<float>(run.plan.workspace.largest) + so_far.items;
-  tensor.tiles = static_cast<int>(ceil_div(rows, quantise_rows));
+  tensor.tiles = static_cast<int>(quantise_tiles(problem, rows));
   tensor.heads = static_cast<int>(from.heads);
   tensor.rows = static_cast<int>(rows);
   tensor.dim = static_cast<int>(from.dim);
@@ -69,7 +70,7 @@ Result<Params> make_params(const Driver&, const Run& run, const QuantiseStep& st
   params.means = run.slice<float>(run.plan.workspace.means);
   for (const Part& part : parts) {
     // Without rows q, k or v may be NULL, and scales of sequences without rows are written all the same.
-    if (!part.from.view.data && !part.scale.data) continue;
+    if (!part.scale.data) continue;
     for (const Named& tensor : {part.from, part.to})
       if (auto ok = check_layout(tensor); !ok) return ok.failure();
     QuantiseTensor& tensor = params.tensors[params.count++] = tensor_of(run, params, part);
