@@ -72,7 +72,7 @@ Result<void> check_whole(const fh_problem& p) {
                         option));
   if (p.seq_q != p.seq_kv)
     return refused(FH_UNSUPPORTED, text("whole->seq_q is {} and seq_kv {}, but must be equal: rows of q, k and v are "
-                                        "spread alike.",
+                                        "spread alike. Set both to the number of rows of all ranks.",
                                         p.seq_q, p.seq_kv));
   const double most =
       static_cast<double>(p.batch) * static_cast<double>(p.seq_q) * static_cast<double>(p.heads_q) * 1024;
@@ -82,6 +82,17 @@ Result<void> check_whole(const fh_problem& p) {
                         "not fit into 64 bits. Split the batch.",
                         p.batch, p.seq_q, p.heads_q));
   return {};
+}
+
+// Of an end of a document that only two ends of 32 bits can be.
+std::string two_in_one(int64_t place, int64_t end, int64_t rows) {
+  const int64_t first = end & UINT32_MAX, second = end >> 32;
+  if (second < 1 || first > second || second > rows) return {};
+  return text(
+      "cu_seqlens[{}] is {}, which looks like two numbers of 32 bits, {} and {}, but cu_seqlens are int64, not "
+      "int32. "
+      "Give an array of int64.",
+      place, end, first, second);
 }
 
 // What must hold of the documents of one row of `rows` tokens, in the order in which a user would look.
@@ -104,6 +115,9 @@ Result<void> check_documents(const fh_cp_problem& p, const fh_problem& whole) {
              "32 bits. Pack fewer documents.",
              whole.seq_q));
   const int64_t* const ends = p.cu_seqlens;
+  for (int64_t i = 0; i <= p.documents; ++i)
+    if (std::string wrong = two_in_one(i, ends[i], whole.seq_q); !wrong.empty())
+      return refused(FH_INVALID_PROBLEM, std::move(wrong));
   if (ends[0] != 0)
     return refused(
         FH_INVALID_PROBLEM,
@@ -122,6 +136,13 @@ Result<void> check_documents(const fh_cp_problem& p, const fh_problem& whole) {
              "last document end there.",
              p.documents, ends[p.documents], whole.seq_q));
   return {};
+}
+
+std::string rule_of_results(fh_dtype whole) {
+  if (whole == FH_F32)
+    return "whole->dtype is FH_F32, and its results are not rounded to another type. Set it to FH_USUAL.";
+  return text("results have whole->dtype, {}, or are not rounded. Set it to FH_USUAL for {}, or to FH_F32.",
+              c_name(whole), c_name(whole));
 }
 
 // What the layout gives one of so many ranks: ranges that are not empty.
@@ -211,8 +232,7 @@ Result<Job> job_of(const fh_cp_problem& given) {
   job.out = p.dtype_out == FH_USUAL ? whole.dtype : p.dtype_out;
   if (job.out != whole.dtype && job.out != FH_F32)
     return refused(c_name(p.dtype_out).starts_with("FH_") ? FH_UNSUPPORTED : FH_INVALID_PROBLEM,
-                   text("dtype_out is {}, but must be FH_USUAL for whole->dtype, which is {}{}. Use one of these.",
-                        c_name(p.dtype_out), c_name(whole.dtype), whole.dtype == FH_F32 ? "" : ", or FH_F32"));
+                   text("dtype_out is {}, but {}", c_name(p.dtype_out), rule_of_results(whole.dtype)));
   job.check_interval = p.check_interval == 0 ? 1 : p.check_interval;
   job.ranks_per_host = p.ranks_per_host == 0 ? p.ranks : p.ranks_per_host;
   job.workspace_limit = p.workspace_limit;
