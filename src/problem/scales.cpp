@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // problem: whether scales of 8-bit values are some. Reads them, so it is for host memory; a kernel on a GPU computes
 // with what is there.
+#include "src/base/scale.hpp"
 #include "src/base/text.hpp"
 #include "src/problem/tensors.hpp"
 
@@ -9,15 +10,11 @@ namespace {
 
 using RowsOf = Rows (*)(const Problem&, const Views&, int64_t sequence);
 
-constexpr const char* rule_of_scales =
-    "a scale is positive, from 1.2e-38 to 8.5e37 (2^-126 to 2^126). Use 1 for values that stand for themselves.";
 // Which scale that is, of as many as its tensor has along an axis.
 std::string place(int64_t sequence, const View& scales, int64_t block, int64_t head, int64_t column) {
   return text("sequence {}{}, head {}{}", sequence, scales.seq > 1 ? text(", block {}", block) : "", head,
               scales.dim > 1 ? text(", column {}", column) : "");
 }
-
-bool is_scale(float x) { return x >= 0x1p-126f && x <= 0x1p126f; }  // so that one over it is such a value too
 
 std::string wrong_scale(const Problem& p, const Views& views, const char* name, const View& scales, RowsOf rows_of) {
   if (scales.empty()) return {};  // also where there may be any number of sequences
