@@ -237,8 +237,7 @@ TEST(ContextParallelPlan, what_cannot_be_is_said) {
       {refusal(with([](fh_problem& p) { p.alibi = 1, p.causal = 0, p.heads_q = p.heads_kv = 6; }), same),
        "no scheme computes this. ring: alibi is set: blocks of the ring do not keep the distances of keys. "
        "all_gather: alibi is set without a causal mask: the keys fetched do not keep their distances. all_to_all: "
-       "heads_q is 6, which ranks, 4, does not divide. Use a causal mask, or a number of ranks that divides "
-       "heads_q."},
+       "heads_q is 6, which ranks, 4, does not divide. Use 2, 3 or 6 ranks, or a causal mask."},
       {refusal(with([](fh_problem& p) { p.causal = 0, p.window_right = 3; }), scheme(FH_CP_RING)),
        "window_right is 3: the ring"},
   };
