@@ -17,11 +17,12 @@ target_compile_definitions(froghopper_test_flags INTERFACE
   FROGHOPPER_BUILD_NVRTC="$<$<BOOL:${FROGHOPPER_NVRTC13}>:${FROGHOPPER_NVRTC13}>")
 
 # The programs of these take little time together, and see most of what goes wrong.
-set(fast_tests api_test bundle_test cache_test cases_test cores_test cp_agreement_test cp_by_document_test
-    cp_chunks_test cp_copies_test cp_documents_test cp_faults_test cp_grid_test cp_nccl_test cp_plan_test cp_test
-    cp_topology_test cpu_gradients_test cpu_test cut_test kernel_sources_test messages_test options_test order_test
-    other_words_test pages_test plan_presets_test plan_test problem_test refusals_test strides_test suites_test
-    table_test tensor_file_test tensors_test time_test untouched_test dequantise_plan_test workspace_test)
+set(fast_tests api_test bundle_test cache_test cases_test cores_test cp_advice_test cp_agreement_test
+    cp_by_document_test cp_chunks_test cp_copies_test cp_documents_test cp_faults_test cp_grid_test cp_nccl_test
+    cp_plan_test cp_test cp_topology_test cpu_gradients_test cpu_test cut_test kernel_sources_test messages_test
+    options_test order_test other_words_test pages_test plan_presets_test plan_test problem_test refusals_test
+    strides_test suites_test table_test tensor_file_test tensors_test time_test untouched_test dequantise_plan_test
+    workspace_test)
 
 # Programs with thousands of cases, most of which take less time than a process to begin: a test of ctest is every 16th
 # case. What it says of each is in a file, which tools/test_summary.py counts.

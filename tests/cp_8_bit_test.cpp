@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/cp_compare.hpp"
+#include "tests/support/cp_given.hpp"
 
 namespace froghopper {
 namespace {
@@ -152,21 +153,28 @@ TEST(ContextParallel8Bit, scales_are_needed_and_nothing_else_has_them) {
   }
 }
 
-// The user has called fh_cp_plan_run, not what it calls.
-TEST(ContextParallel8Bit, a_failure_of_the_attention_names_one_function) {
-  CpCase c;
-  c.whole = of_8_bits(small(8), FH_E4M3);
-  CpTensors t = test::inputs(c);
-  t.o = test::empty_whole(c.whole, &CpTensors::o, Element::bf16);
-  const test::CpPlan plan = test::plan_of(c, FH_FORWARD, 0);
-  fh_cp_tensors x = test::cp_tensors(t, FH_FORWARD);
-  const std::vector<float> zeros(static_cast<size_t>(c.whole.heads_kv), 0);
-  x.scale_k = zeros.data();
-  const test::Workspace workspace(fh_cp_plan_workspace_bytes(plan.get()));
-  EXPECT_EQ(fh_cp_plan_run(plan.get(), nullptr, nullptr, &x, workspace.data(), workspace.bytes(), nullptr),
-            FH_INVALID_TENSOR);
-  const std::string said = fh_cp_last_error();
-  EXPECT_EQ(said.find("fh_cp_plan_run: attention of rank 0: scale_k of "), 0u) << said;
+// Before data move, so that all ranks are told, and as the function that the user has called says it.
+TEST(ContextParallel8Bit, a_scale_that_is_none_is_refused_on_all_ranks) {
+  const float good[] = {1, 1};
+  for (const float wrong : {std::nanf(""), 0.0f, -1.0f, 1e38f, 1e-39f})
+    for (const float* fh_cp_tensors::*list : {&fh_cp_tensors::scale_k, &fh_cp_tensors::scale_v}) {
+      const float bad[] = {1, wrong};
+      CpCase c = test::small_of(FH_CP_RING);
+      c.whole.dtype = FH_BF16, c.whole.dtype_kv = FH_E4M3;
+      test::Ranks ranks(4);
+      const auto outcomes = test::run_given(c, FH_FORWARD, ranks, [&](int64_t rank, test::Given& g) {
+        g.tensors.scale_k = g.tensors.scale_v = good;
+        if (rank == 1) g.tensors.*list = bad;
+      });
+      const std::string name = list == &fh_cp_tensors::scale_k ? "scale_k" : "scale_v";
+      for (size_t rank = 0; rank < 4; ++rank) {
+        EXPECT_EQ(outcomes[rank].status, rank == 1 ? FH_INVALID_TENSOR : FH_INVALID_PROBLEM) << outcomes[rank].text;
+        const std::string said = rank == 1 ? "tensors." + name + "[1] is " : "rank 1 refuses its arguments";
+        EXPECT_EQ(outcomes[rank].text.find("fh_cp_plan_run: " + said), 0u) << outcomes[rank].text;
+        EXPECT_TRUE(test::untouched(outcomes[rank].o));
+      }
+      EXPECT_EQ(ranks.bytes_moved, 0u);
+    }
 }
 
 }  // namespace

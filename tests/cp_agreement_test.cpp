@@ -129,6 +129,41 @@ TEST(ContextParallelAgreement, every_rank_names_the_field_that_differs) {
     }
 }
 
+// On the CPU, where the host reads them. A wrong one among many is named by its place.
+TEST(ContextParallelAgreement, numbers_of_heads_that_all_ranks_give) {
+  static const float same[] = {1, 0, 1, 1}, other[] = {1, 5, 1, 1}, alike[] = {1, -0.0f, 1, 1};
+  static const float scales[] = {1, 2}, other_scales[] = {1, 3};
+  struct {
+    const char* name;
+    const float* fh_cp_tensors::*list;
+    std::function<void(fh_problem&)> set;
+  } const all[] = {
+      {"sink", &fh_cp_tensors::sink, [](fh_problem& p) { p.sink = 1; }},
+      {"alibi_slopes", &fh_cp_tensors::alibi_slopes, [](fh_problem& p) { p.alibi = 1; }},
+      {"scale_k", &fh_cp_tensors::scale_k, [](fh_problem& p) { p.dtype = FH_BF16, p.dtype_kv = FH_E4M3; }},
+      {"scale_v", &fh_cp_tensors::scale_v, [](fh_problem& p) { p.dtype = FH_BF16, p.dtype_kv = FH_E4M3; }},
+  };
+  for (const auto& [name, list, set] : all)
+    for (const bool differ : {true, false}) {
+      CpCase c = test::small_of(FH_CP_ALL_GATHER);
+      set(c.whole);
+      test::Ranks ranks(4);
+      const bool scaled = c.whole.dtype_kv == FH_E4M3;
+      for (const Outcome& outcome : test::run_given(c, FH_FORWARD, ranks, [&, its = list](int64_t rank, Given&g) {
+             if (scaled) g.tensors.scale_k = g.tensors.scale_v = scales;
+             const bool odd = rank == 2;
+             g.tensors.*its =
+                 scaled ? (odd && differ ? other_scales : scales) : (odd ? (differ ? other : alike) : same);
+           })) {
+        EXPECT_EQ(outcome.status, differ ? FH_INVALID_PROBLEM : FH_OK) << name << outcome.text;
+        if (!differ) continue;
+        const std::string entry = std::string("tensors.") + name + "[1]";
+        EXPECT_EQ(outcome.text, differs(entry.c_str(), scaled ? "2" : "0", scaled ? "3" : "5", 2));
+        EXPECT_TRUE(test::untouched(outcome.o));
+      }
+    }
+}
+
 TEST(ContextParallelAgreement, one_of_many_documents) {
   CpCase c = test::small_of(FH_CP_ALL_TO_ALL);
   c.whole.seq_q = c.whole.seq_kv = 2000;

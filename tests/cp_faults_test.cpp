@@ -33,6 +33,19 @@ TEST(ContextParallelFaults, a_rank_that_refuses_its_arguments_tells_the_others) 
   }
 }
 
+// cp.h, (5): in calls in which ranks do not compare nobody can be told, so that the transport ends the call.
+TEST(ContextParallelFaults, a_rank_that_refuses_its_arguments_where_nothing_is_compared_cancels) {
+  for (const auto& [interval, call] : {std::pair<int32_t, uint64_t>{-1, 0}, {3, 7}}) {
+    test::Ranks ranks(4);
+    const std::vector<Outcome> outcomes = run(small(FH_CP_RING), FH_FORWARD, ranks, [&](int64_t rank, Given& g) {
+      g.problem.check_interval = interval, g.tensors.call = call;
+      if (rank == 1) g.tensors.k = nullptr;
+    });
+    for (size_t rank = 0; rank < 4; ++rank)
+      EXPECT_EQ(outcomes[rank].status, rank == 1 ? FH_INVALID_TENSOR : FH_LAUNCH_FAILED) << outcomes[rank].text;
+  }
+}
+
 // Ranks whose digests meet here, in the order in which they come.
 struct Meeting {
   std::barrier<> all{4};
@@ -220,6 +233,8 @@ TEST(ContextParallelFaults, what_cannot_be_run_is_said) {
        "and "},
       {[](Given& g) { g.transport.wait = nullptr; }, "transport.wait must be a function where a plan has 4 ranks"},
       {[](Given& g) { g.transport.rank = 3 - g.transport.rank; }, ". Give both the same rank and ranks."},
+      {[](Given& g) { g.transport.transfers = static_cast<fh_cp_transfers>(9); },
+       "transport.transfers is 9, which names no fh_cp_transfers. Use FH_CP_SEND_RECV or FH_CP_PEER_COPIES."},
       {[](Given& g) { g.tensors.grad_o = g.tensors.q; }, "tensors.grad_o is given, but"},
       {[](Given& g) { g.tensors.sink = g.tensors.lse; }, "tensors.sink is given, but"},
       {[](Given& g) { g.tensors.o = nullptr; }, "tensors.o is NULL, but this plan needs it. Set it."},

@@ -184,12 +184,30 @@ TEST(ContextParallelPlan, what_cannot_be_is_said) {
        "whole must be the problem of all rows, but is NULL"},
       {refusal(good, [](fh_cp_problem& p) { p.size = 0; }), "size is 0"},
       {refusal(good, [](fh_cp_problem& p) { p.dtype_out = FH_F16; }),
-       "dtype_out is FH_F16, but must be FH_USUAL for whole->dtype, which is FH_BF16, or FH_F32. Use one of these."},
+       "dtype_out is FH_F16, but results have whole->dtype, FH_BF16, or are not rounded. Set it to FH_USUAL for "
+       "FH_BF16, or to FH_F32."},
       {refusal(with([](fh_problem& p) { p.dtype = FH_F32; }), [](fh_cp_problem& p) { p.dtype_out = FH_F16; }),
-       "dtype_out is FH_F16, but must be FH_USUAL for whole->dtype, which is FH_F32. Use one of these."},
+       "dtype_out is FH_F16, but whole->dtype is FH_F32, and its results are not rounded to another type. Set it to "
+       "FH_USUAL."},
       {refusal(good, [](fh_cp_problem& p) { p.check_interval = -2; }),
        "check_interval must be -1 or more, and ranks_per_host 0 or more, but they are -2 and 0"},
-      {refusal(with([](fh_problem& p) { p.seq_kv = 60; }), same), "seq_q is 64 and seq_kv 60"},
+      {refusal(with([](fh_problem& p) { p.seq_kv = 60; }), same),
+       "whole->seq_q is 64 and seq_kv 60, but must be equal: rows of q, k and v are spread alike. Set both to the "
+       "number of rows of all ranks."},
+      {refusal(good,
+               [](fh_cp_problem& p) {
+                 static const int32_t ends[] = {0, 10, 20, 64};
+                 p.documents = 3, p.cu_seqlens = reinterpret_cast<const int64_t*>(ends);
+               }),
+       "cu_seqlens[0] is 42949672960, which looks like two numbers of 32 bits, 0 and 10, but cu_seqlens are int64, "
+       "not "
+       "int32. Give an array of int64."},
+      {refusal(good,
+               [](fh_cp_problem& p) {
+                 static const int32_t ends[] = {0, 0, 20, 64};
+                 p.documents = 3, p.cu_seqlens = reinterpret_cast<const int64_t*>(ends);
+               }),
+       "cu_seqlens[1] is 274877906964, which looks like two numbers of 32 bits, 20 and 64, but"},
       {refusal(with([](fh_problem& p) { p.attention_chunk = 8; }), same), "attention_chunk is set"},
       {refusal(with([](fh_problem& p) { p.invariant = 1; }), same), "invariant is set"},
       {refusal(with([](fh_problem& p) { p.gate = 1; }), same), "gate is set"},
@@ -219,8 +237,7 @@ TEST(ContextParallelPlan, what_cannot_be_is_said) {
       {refusal(with([](fh_problem& p) { p.alibi = 1, p.causal = 0, p.heads_q = p.heads_kv = 6; }), same),
        "no scheme computes this. ring: alibi is set: blocks of the ring do not keep the distances of keys. "
        "all_gather: alibi is set without a causal mask: the keys fetched do not keep their distances. all_to_all: "
-       "heads_q is 6, which ranks, 4, does not divide. Use a causal mask, or a number of ranks that divides "
-       "heads_q."},
+       "heads_q is 6, which ranks, 4, does not divide. Use 2, 3 or 6 ranks, or a causal mask."},
       {refusal(with([](fh_problem& p) { p.causal = 0, p.window_right = 3; }), scheme(FH_CP_RING)),
        "window_right is 3: the ring"},
   };

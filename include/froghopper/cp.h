@@ -23,11 +23,13 @@
  *   (5) Calls that can fail return fh_status, and fh_cp_last_error() explains the last failure on this thread. The
  *       outputs of a failed call are undefined. If it failed after data moved, the transport was cancelled.
  *       FH_LAUNCH_FAILED: a callback failed, and the text comes from it. FH_INVALID_PROBLEM of fh_cp_plan_run: ranks
- *       disagree about what is computed; every rank gets it, and nothing has moved. Do not call `cancel` then: other
- *       ranks may still read what this one has said. A rank that refuses its arguments and cannot tell the others,
- *       since the transport has other ranks than its plan, or on a GPU no `agree`, cancels the transport. A rank that
- *       gets no plan cannot tell them either, nor one whose plan is of a GPU that was only named, or whose transport is
- *       NULL or has a wrong size: if the others run already, its caller calls `cancel` of the transport.
+ *       disagree about what is computed, or another rank refuses its arguments; nothing has moved. Do not call `cancel`
+ *       then: other ranks may still read what this one has said.
+ *       A rank that refuses its arguments tells the others in calls in which ranks compare, see check_interval. In
+ *       other calls it cancels the transport. The others may have moved data by then; they get FH_LAUNCH_FAILED. It
+ *       does so in every call if the transport has no `agree` and either has other ranks than the plan, or is on a GPU
+ *       or of FH_CP_PEER_COPIES. A rank neither tells nor cancels if it has no plan, if its plan is of a GPU that was
+ *       only named, or if its transport is NULL or of a wrong size: if others run already, its caller calls `cancel`.
  *   (6) The library never prints, never exits, never allocates device memory and never synchronises a stream. It waits
  *       only inside the callbacks of the caller.
  *   (7) A plan is immutable. Any number of threads may run it at the same time, each with a workspace and a transport
@@ -52,8 +54,7 @@ typedef enum fh_cp_scheme {
   /* A rank fetches all k and v that its rows attend to, and the workspace holds them all. Windows need only the keys
    * before the shard. Where the model of time says that it pays, keys arrive in chunks: rows that attend only to own
    * keys, and calls on own keys and on chunks that are there, do not wait for the others, and such calls are merged in
-   * f32; and gradients travel during calls on own keys. Otherwise there is one call for each range of rows, after all
-   * keys have arrived. */
+   * f32; and gradients travel during calls on own keys. Otherwise a range of rows has one call, after all keys. */
   FH_CP_ALL_GATHER = 2,
   /* Each rank gets all rows of heads_q / ranks heads (Ulysses). ranks must divide heads_q, and either ranks divides
    * heads_kv or heads_kv divides ranks. */
@@ -101,8 +102,7 @@ typedef struct fh_cp_topology {
   size_t size;               /* sizeof(fh_cp_topology) */
   double latency, bandwidth; /* FH_CP_SEND_RECV, within a host, from one peer */
   double gather_bandwidth;   /* the same from several peers at once; 0: bandwidth */
-  double slowdown;           /* how many times as long a call of the attention takes with these transfers; 0, or 1
-                               * and more */
+  double slowdown;           /* how many times as long an attention call takes with these transfers; 0, or from 1 */
   double copy_latency, copy_bandwidth, copy_gather_bandwidth, copy_slowdown; /* the same of FH_CP_PEER_COPIES */
   double far_latency, far_bandwidth;                                         /* FH_CP_SEND_RECV between hosts */
   double memory;                        /* bytes a second that a copy in a rank's own memory moves */
@@ -139,8 +139,8 @@ typedef struct fh_cp_problem {
   /* Ranks compare what they are about to compute, in every call (0 or 1), if fh_cp_tensors.call is a multiple of n (n),
    * or never (-1). They do so by `agree` of the transport, or on the CPU by FH_CP_SEND_RECV; without these nothing is
    * compared. Compared are all fields but rank, and of whole all but max_sms; of ranks_per_host, workspace_limit and
-   * topology only what they lead to; and call and whether there is a grad_lse. The error names the field that differs.
-   * Ranks that compare wait for those that do not. */
+   * topology only what they lead to; call, and whether there is a grad_lse; and on the CPU the numbers of sink,
+   * alibi_slopes, scale_k and scale_v. The error names what differs. Ranks that compare wait for those that do not. */
   int32_t check_interval;
   int64_t ranks_per_host;   /* for the model of time: ranks that NVLink connects; 0: all */
   uint64_t workspace_limit; /* in bytes, including the workspace of the attention: FH_CP_AUTO skips schemes of which a
@@ -245,7 +245,8 @@ typedef struct fh_cp_transport {
    * the digest of each rank to digests[0 .. ranks - 1], and returns when all are there. A run calls it once, and where
    * digests differ some dozen times more on all ranks, with fields for digests, to find out which one differs. */
   int (*agree)(void* context, uint64_t digest, uint64_t* digests);
-  /* FH_CP_PEER_COPIES: `exchange` goes by peer_offset, and a plan without it is refused. */
+  /* FH_CP_PEER_COPIES: `exchange` goes by peer_offset, which only plans with transfers FH_CP_PEER_COPIES set. A run of
+   * another plan over such a transport is refused. */
   fh_cp_transfers transfers;
 } fh_cp_transport;
 
@@ -293,11 +294,13 @@ typedef struct fh_cp_tensors {
   /* A counter of the calls on these ranks. Before data move, ranks compare a digest of it, the problem and the plan,
    * so a rank that is a call behind is noticed. 0 on all ranks is fine, but then a missed call is not noticed. */
   uint64_t call;
-  const void *q, *k, *v;     /* in whole->dtype, k and v in whole->dtype_kv. Read. NULL if the shard is empty. */
-  void* o;                   /* forward: written, in dtype_out. Backward: read, in whole->dtype. */
-  float* lse;                /* [batch, heads_q, rows]. Forward: written, may be NULL. Backward: read. */
-  const float* sink;         /* sink: [heads_q], the same on all ranks; else NULL */
-  const float* alibi_slopes; /* alibi: [heads_q], the same on all ranks; else NULL */
+  const void *q, *k, *v; /* in whole->dtype, k and v in whole->dtype_kv. Read. NULL if the shard is empty. */
+  void* o;               /* forward: written, in dtype_out. Backward: read, in whole->dtype. */
+  float* lse;            /* [batch, heads_q, rows]. Forward: written, may be NULL. Backward: read. */
+  /* The same on all ranks. Ranks on the CPU compare the numbers (check_interval). In GPU memory nobody compares them:
+   * if they differ there, all ranks get FH_OK and wrong results. So it is with scale_k and scale_v. */
+  const float* sink;         /* sink: [heads_q]; else NULL */
+  const float* alibi_slopes; /* alibi: [heads_q]; else NULL */
   /* Backward only, else NULL. */
   const void* grad_o; /* in whole->dtype. Read. */
   /* Shape of lse. Read. NULL on all ranks: lse has no gradient. Otherwise no rank gives NULL; a rank whose shard is
@@ -310,8 +313,8 @@ typedef struct fh_cp_tensors {
   /* On a GPU, where fh_cp_plan_tables gives any: a copy of them in GPU memory. A plan never changes them, so it may be
    * made once. Read. Else NULL. */
   const int32_t* tables;
-  /* whole->dtype_kv of 8 bits: [heads_kv], the same on all ranks. Read. A key is its elements times the scale of its
-   * head, as in froghopper.h. Else NULL. */
+  /* whole->dtype_kv of 8 bits: [heads_kv], the same on all ranks, see sink. Read. A key is its elements times the scale
+   * of its head, from 2^-126 to 2^126 as in froghopper.h, which is looked at on the CPU. Else NULL. */
   const float *scale_k, *scale_v;
 } fh_cp_tensors;
 
@@ -323,10 +326,9 @@ static inline fh_cp_tensors fh_cp_tensors_init(void) {
   return t;
 }
 
-/* Runs the plan of this rank; the other ranks do the same at the same time. memory: NULL on the CPU. workspace:
- * 256-byte aligned, any content, in the same kind of memory as the tensors; may be NULL if the plan needs 0 bytes. It
- * may be reused when the call has returned; on a GPU only by later work in the stream. With one rank nothing moves,
- * and transport may be NULL. */
+/* Runs the plan of this rank, as the others do at the same time. memory: NULL on the CPU. workspace: 256-byte aligned,
+ * any content, in the same kind of memory as the tensors; may be NULL if the plan needs 0 bytes. It may be reused when
+ * the call has returned; on a GPU only by later work in the stream. With one rank transport may be NULL. */
 FH_API fh_status fh_cp_plan_run(const fh_cp_plan* plan, const fh_cp_transport* transport, const fh_cp_memory* memory,
                                 const fh_cp_tensors* tensors, void* workspace, uint64_t workspace_bytes,
                                 void* stream);
@@ -349,8 +351,7 @@ FH_API void fh_cp_nccl_transport_destroy(fh_cp_transport* transport); /* NULL: n
 typedef struct fh_cp_peers {
   size_t size;             /* sizeof(fh_cp_peers) */
   int64_t ranks, rank;     /* as in the plan */
-  void* const* workspaces; /* [ranks]: the address, in this process, of each rank's workspace. The run gets the one of
-                            * this rank. */
+  void* const* workspaces; /* [ranks]: addresses, in this process, of all ranks' workspaces; the run gets its own */
   /* [ranks]: the address, in this process, of each rank's signals: 2 ranks words of 64 bits of GPU memory, which are 0
    * before the first transport over them exists, and which nothing else writes. A later transport needs other words, or
    * zeros. */
@@ -378,15 +379,14 @@ static inline fh_cp_peers fh_cp_peers_init(void) {
  * copied to its peers, is undefined: all ranks of the run must give it up. `exchange` and `wait` of a cancelled
  * transport fail. `wait` may take tickets in any order, each once. After 2^32 - 1 exchanges `exchange` fails: replace
  * the transports of all ranks before.
- * It has no `agree`: digests are not compared unless the caller sets one. It is not thread safe, except for `cancel`.
- * Destroy it after the last run is done. */
+ * It has no `agree`: set one, or digests are not compared. Only `cancel` is thread safe. Destroy it after the last run.
+ */
 FH_API fh_status fh_cp_copy_transport(const fh_cp_peers* peers, fh_cp_transport* transport);
 FH_API void fh_cp_copy_transport_destroy(fh_cp_transport* transport); /* NULL: nothing happens */
 
 /* Sets all functions. `fill` calls the CUDA driver, which is found at run time. So does `copy` for one row, and where
  * an address, a pitch or `bytes` is no multiple of 16. All others are kernels of libfroghopper, which must be of the
- * same build. They are loaded here, on the GPU whose context is current on this thread; where none is, at their first
- * use. */
+ * same build. They are loaded here, on the GPU whose context is current on this thread; else at their first use. */
 FH_API fh_status fh_cp_cuda_memory(fh_cp_memory* memory);
 
 /* Of this thread; valid until its next failing call; "" before the first. Read it in a statement after the call that

@@ -27,7 +27,7 @@ from froghopper import torch as froghopper_torch
 
 REFUSED = {("window, both sides", "ring"): "window.*the ring takes", ("slopes", "ring"): "alibi.*ring",
            ("window, both sides", "all_to_all_ring"): "window.*the ring.*Use scheme=\"all_to_all_gather\"",
-           ("slopes", "all_to_all_ring"): "alibi.*Use scheme=\"all_to_all_gather\" with a causal mask",
+           ("slopes", "all_to_all_ring"): "alibi.*Use scheme=\"all_to_all_gather\"\\.",
            **{("six heads", grid): "heads_kv.* 3.*heads_ranks.* 2" for grid in GRIDS},
            ("six heads", "all_to_all"): "heads_.* is (6|3)",
            ("documents, both sides", "ring"): "window.*the ring takes.*Use scheme=\"all_gather\"",
@@ -171,9 +171,9 @@ def test_shard_by_document_has_a_gradient(found):
     ("scale", "scale .* on rank 0 and 0.5 on rank 2"),
     ("scheme", "scheme .*ring on rank 0 and all_gather on rank 2"),
     ("heads_ranks", "heads_ranks .* is 1 on rank 0 and 3 on rank 2"),
-    ("heads_ranks of others", "heads_ranks is 2, but must divide ranks, 3. Set it to a divisor"),
+    ("heads_ranks of others", "heads_ranks is 2, but must divide ranks, 3. Use heads_ranks 1, 3 or 0"),
     ("heads_ranks of a ring", "heads_ranks is 3, but must be 0 with scheme=\"ring\", which has no groups.*"
-                              "Set it to 0, or use scheme=\"all_to_all_ring\""),
+                              "Use heads_ranks 0, or scheme=\"all_to_all_ring\""),
     ("layout", "layout .*zigzag on rank 0 and contiguous on rank 2"),
     ("transfers", "transfers .*auto on rank 0 and send_recv on rank 2"),
     ("copies on the CPU", "transfers is \"copies\", which are between GPUs, but q is on the CPU"),

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "src/base/text.hpp"
+#include "src/cp/addresses.hpp"
 #include "src/cp/digest.hpp"
 #include "src/cp/enumerators.hpp"
 #include "src/cp/time.hpp"
@@ -90,18 +92,39 @@ std::vector<Word> chosen_in(const Job& job, fh_cp_scheme scheme) {
           word("heads_ranks", job.heads_ranks), word("the chunks of the all-gather", in_one(job.chunks), chunks)};
 }
 
-std::vector<Word> given_to(uint64_t call, bool with_grad_lse) {
-  return {word("tensors.call", static_cast<int64_t>(call)), word("tensors.grad_lse", with_grad_lse, presence)};
+std::vector<Word> given_to(const fh_cp_tensors& t) {
+  return {word("tensors.call", static_cast<int64_t>(t.call)),
+          word("tensors.grad_lse", t.grad_lse != nullptr, presence)};
+}
+
+// Numbers or rows that must be the same on all ranks, one by one.
+struct List {
+  std::string name;
+  std::vector<uint64_t> values;
+  Shown shown;
+};
+
+// What the host can read of tensors that all ranks give: lists of heads. On a GPU they are empty, as the host would
+// have to wait for the stream.
+std::vector<List> shared_by(const fh_cp_plan& plan, const fh_cp_tensors& t) {
+  const fh_problem& p = plan.job.whole;
+  const Scales scales = scales_of(t);
+  const auto list = [&](const char* name, const float* data, int64_t count) {
+    List all{name, {}, real};
+    const auto bits = [](float x) { return std::bit_cast<uint32_t>(x + 0.0f); };  // 0 and -0 are the same
+    if (!plan.on_gpu && data != nullptr) std::transform(data, data + count, std::back_inserter(all.values), bits);
+    return all;
+  };
+  return {list("tensors.sink", t.sink, p.heads_q), list("tensors.alibi_slopes", t.alibi_slopes, p.heads_q),
+          list("tensors.scale_k", scales.k, p.heads_kv), list("tensors.scale_v", scales.v, p.heads_kv)};
 }
 
 void add(std::vector<uint64_t>& values, const std::vector<Word>& words) {
   for (const Word& one : words) values.push_back(one.value);
 }
 
-uint64_t digest_of_first(const std::vector<int64_t>& documents, size_t count) {
-  std::vector<uint64_t> values;
-  for (size_t i = 0; i < count; ++i) values.push_back(static_cast<uint64_t>(documents[i]));
-  return digest_of(values);
+uint64_t digest_of_first(const List& list, size_t count) {
+  return digest_of({list.values.begin(), list.values.begin() + static_cast<std::ptrdiff_t>(count)});
 }
 
 size_t first_other(const std::vector<uint64_t>& of_ranks) {
@@ -125,17 +148,32 @@ Result<std::string> compared(const std::vector<Word>& words, const Round& round)
   return std::string();
 }
 
-// Of as many documents on all ranks. The first end that differs is looked for by halves, since there may be thousands.
-Result<std::string> compared(const std::vector<int64_t>& documents, const Round& round) {
-  size_t same = 0, different = documents.size() + 1;  // so many entries are alike; so many are not, if any
+// Of as many values on all ranks. The first that differs is looked for by halves, since there may be thousands.
+Result<std::string> compared(const List& list, const Round& round) {
+  size_t same = 0, different = list.values.size() + 1;  // so many entries are alike; so many are not, if any
   while (different - same > 1) {
     const size_t middle = (same + different) / 2;
-    const Result<std::vector<uint64_t>> all = round(digest_of_first(documents, middle));
+    const Result<std::vector<uint64_t>> all = round(digest_of_first(list, middle));
     if (!all) return all.failure();
     (first_other(*all) == all->size() ? same : different) = middle;
   }
-  if (different > documents.size()) return std::string();
-  return compared(word(text("cu_seqlens[{}]", same), documents[same]), round);
+  if (different > list.values.size()) return std::string();
+  return compared(Word{text("{}[{}]", list.name, same), list.values[same], list.shown}, round);
+}
+
+// Where a rank is on a GPU, its lists are empty: as long as all ranks have some, they are as long on all.
+Result<std::string> compared_lists(const fh_cp_plan& plan, const fh_cp_tensors& tensors, const Round& round) {
+  for (const List& list : shared_by(plan, tensors)) {
+    const Result<std::vector<uint64_t>> lengths = round(list.values.size());
+    if (!lengths) return lengths.failure();
+    if (lengths->front() == 0 || first_other(*lengths) != lengths->size()) continue;
+    if (Result<std::string> found = compared(list, round); !found || !found->empty()) return found;
+  }
+  return std::string();
+}
+
+List ends_of_documents(const Job& job) {
+  return {"cu_seqlens", {job.documents.begin(), job.documents.end()}, number};
 }
 
 }  // namespace
@@ -149,14 +187,18 @@ uint64_t digest_of_plan(const Job& job, fh_cp_scheme scheme) {
   return digest_of(values);
 }
 
-uint64_t digest_of_run(const fh_cp_plan& plan, uint64_t call, bool with_grad_lse) {
-  return digest_of({plan.digest, call, with_grad_lse});
+uint64_t digest_of_run(const fh_cp_plan& plan, const fh_cp_tensors& tensors) {
+  std::vector<uint64_t> values{plan.digest};
+  add(values, given_to(tensors));
+  for (const List& list : shared_by(plan, tensors)) values.push_back(digest_of(list.values));
+  return digest_of(values);
 }
 
-Result<std::string> difference(const fh_cp_plan& plan, uint64_t call, bool with_grad_lse, const Round& round) {
-  Result<std::string> found = compared(given_to(call, with_grad_lse), round);
+Result<std::string> difference(const fh_cp_plan& plan, const fh_cp_tensors& tensors, const Round& round) {
+  Result<std::string> found = compared(given_to(tensors), round);
   if (found && found->empty()) found = compared(given_in(plan.job), round);
-  if (found && found->empty()) found = compared(plan.job.documents, round);
+  if (found && found->empty()) found = compared(ends_of_documents(plan.job), round);
+  if (found && found->empty()) found = compared_lists(plan, tensors, round);
   if (found && found->empty()) found = compared(layout_of(plan.job), round);
   if (found && found->empty()) found = compared(reasons_in(plan), round);
   if (found && found->empty()) found = compared(chosen_in(plan.job, plan.scheme), round);

@@ -89,6 +89,6 @@ std::string c_name(fh_cp_transfers how) { return name_or_number(how); }
 
 std::string no_name(fh_cp_scheme scheme) { return wrong_number(scheme, "scheme", "fh_cp_scheme"); }
 std::string no_name(fh_cp_layout layout) { return wrong_number(layout, "layout", "fh_cp_layout"); }
-std::string no_name(fh_cp_transfers how) { return wrong_number(how, "transfers", "fh_cp_transfers"); }
+std::string no_name(fh_cp_transfers how, const char* field) { return wrong_number(how, field, "fh_cp_transfers"); }
 
 }  // namespace froghopper::cp

@@ -18,6 +18,6 @@ std::string c_name(fh_cp_transfers);
 // "": it has a name.
 std::string no_name(fh_cp_scheme);
 std::string no_name(fh_cp_layout);
-std::string no_name(fh_cp_transfers);
+std::string no_name(fh_cp_transfers, const char* field = "transfers");
 
 }  // namespace froghopper::cp

@@ -5,6 +5,7 @@
 #include "src/base/counted.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/plan.hpp"
+#include "src/cp/schemes.hpp"
 
 namespace froghopper::cp {
 
@@ -34,7 +35,7 @@ std::vector<int64_t> heads_ranks_of(const Job& job, fh_cp_scheme scheme) {
     if (job.ranks % n != 0) continue;
     Job with = job;
     with.heads_ranks = n;
-    if (why_not(with, scheme).reason.empty()) all.push_back(n);
+    if (why_not(with, scheme).empty()) all.push_back(n);
   }
   if (all.empty() && job.scheme != FH_CP_AUTO) all.push_back(0);  // why_not has a reason that holds for every number
   return all;

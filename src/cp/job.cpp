@@ -13,13 +13,13 @@
 #include "src/cp/enumerators.hpp"
 #include "src/cp/errors.hpp"
 #include "src/cp/grid.hpp"
+#include "src/cp/schemes.hpp"
 #include "src/cp/time.hpp"
 
 namespace froghopper::cp {
 namespace {
 
-constexpr double most_work = 1.1;      // of a rank, over the mean, that FH_CP_LAYOUT_AUTO leaves to a zigzag
-constexpr size_t most_documents = 64;  // of an all-to-all, where each is divided
+constexpr double most_work = 1.1;  // of a rank, over the mean, that FH_CP_LAYOUT_AUTO leaves to a zigzag
 
 Failure refused(fh_status status, std::string text) { return Failure{status, std::move(text)}; }
 
@@ -72,7 +72,7 @@ Result<void> check_whole(const fh_problem& p) {
                         option));
   if (p.seq_q != p.seq_kv)
     return refused(FH_UNSUPPORTED, text("whole->seq_q is {} and seq_kv {}, but must be equal: rows of q, k and v are "
-                                        "spread alike.",
+                                        "spread alike. Set both to the number of rows of all ranks.",
                                         p.seq_q, p.seq_kv));
   const double most =
       static_cast<double>(p.batch) * static_cast<double>(p.seq_q) * static_cast<double>(p.heads_q) * 1024;
@@ -82,6 +82,17 @@ Result<void> check_whole(const fh_problem& p) {
                         "not fit into 64 bits. Split the batch.",
                         p.batch, p.seq_q, p.heads_q));
   return {};
+}
+
+// Of an end of a document that only two ends of 32 bits can be.
+std::string two_in_one(int64_t place, int64_t end, int64_t rows) {
+  const int64_t first = end & UINT32_MAX, second = end >> 32;
+  if (second < 1 || first > second || second > rows) return {};
+  return text(
+      "cu_seqlens[{}] is {}, which looks like two numbers of 32 bits, {} and {}, but cu_seqlens are int64, not "
+      "int32. "
+      "Give an array of int64.",
+      place, end, first, second);
 }
 
 // What must hold of the documents of one row of `rows` tokens, in the order in which a user would look.
@@ -104,6 +115,9 @@ Result<void> check_documents(const fh_cp_problem& p, const fh_problem& whole) {
              "32 bits. Pack fewer documents.",
              whole.seq_q));
   const int64_t* const ends = p.cu_seqlens;
+  for (int64_t i = 0; i <= p.documents; ++i)
+    if (std::string wrong = two_in_one(i, ends[i], whole.seq_q); !wrong.empty())
+      return refused(FH_INVALID_PROBLEM, std::move(wrong));
   if (ends[0] != 0)
     return refused(
         FH_INVALID_PROBLEM,
@@ -121,6 +135,26 @@ Result<void> check_documents(const fh_cp_problem& p, const fh_problem& whole) {
         text("cu_seqlens[{}] is {}, but must be {}, the rows of all ranks: each row is in a document. Let the "
              "last document end there.",
              p.documents, ends[p.documents], whole.seq_q));
+  return {};
+}
+
+std::string rule_of_results(fh_dtype whole) {
+  if (whole == FH_F32)
+    return "whole->dtype is FH_F32, and its results are not rounded to another type. Set it to FH_USUAL.";
+  return text("results have whole->dtype, {}, or are not rounded. Set it to FH_USUAL for {}, or to FH_F32.",
+              c_name(whole), c_name(whole));
+}
+
+// Last of all, as the way out depends on everything else.
+Result<void> check_heads_ranks(const Job& job) {
+  if (job.heads_ranks == 0) return {};
+  if (job.scheme != FH_CP_AUTO && !on_grid(job.scheme))
+    return refused(FH_INVALID_PROBLEM,
+                   text("heads_ranks is {}, but must be 0 with {}, which has no groups of ranks. {}", job.heads_ranks,
+                        c_name(job.scheme), way_out(job)));
+  if (job.heads_ranks < 0 || job.ranks % job.heads_ranks != 0)
+    return refused(FH_INVALID_PROBLEM, text("heads_ranks is {}, but must divide ranks, {}. {}", job.heads_ranks,
+                                            job.ranks, way_out(job)));
   return {};
 }
 
@@ -168,19 +202,6 @@ Result<Job> job_of(const fh_cp_problem& given) {
         text("transfers is FH_CP_PEER_COPIES, which takes all ranks on one host, but ranks_per_host is {} of "
              "{} ranks. Use FH_CP_SEND_RECV.",
              p.ranks_per_host, p.ranks));
-  if (p.heads_ranks != 0) {
-    if (p.scheme != FH_CP_AUTO && !on_grid(p.scheme))
-      return refused(
-          FH_INVALID_PROBLEM,
-          text("heads_ranks is {}, but must be 0 with {}, which has no groups of ranks. Set it to 0, or use "
-               "FH_CP_ALL_TO_ALL_RING or FH_CP_ALL_TO_ALL_GATHER.",
-               p.heads_ranks, c_name(p.scheme)));
-    if (p.heads_ranks < 0 || p.ranks % p.heads_ranks != 0)
-      return refused(
-          FH_INVALID_PROBLEM,
-          text("heads_ranks is {}, but must divide ranks, {}. Set it to a divisor, or to 0 for the fastest.",
-               p.heads_ranks, p.ranks));
-  }
   if (p.check_interval < -1 || p.ranks_per_host < 0)
     return refused(FH_INVALID_PROBLEM,
                    text("check_interval must be -1 or more, and ranks_per_host 0 or more, but they are {} and {}.",
@@ -211,21 +232,16 @@ Result<Job> job_of(const fh_cp_problem& given) {
   job.out = p.dtype_out == FH_USUAL ? whole.dtype : p.dtype_out;
   if (job.out != whole.dtype && job.out != FH_F32)
     return refused(c_name(p.dtype_out).starts_with("FH_") ? FH_UNSUPPORTED : FH_INVALID_PROBLEM,
-                   text("dtype_out is {}, but must be FH_USUAL for whole->dtype, which is {}{}. Use one of these.",
-                        c_name(p.dtype_out), c_name(whole.dtype), whole.dtype == FH_F32 ? "" : ", or FH_F32"));
+                   text("dtype_out is {}, but {}", c_name(p.dtype_out), rule_of_results(whole.dtype)));
   job.check_interval = p.check_interval == 0 ? 1 : p.check_interval;
   job.ranks_per_host = p.ranks_per_host == 0 ? p.ranks : p.ranks_per_host;
   job.workspace_limit = p.workspace_limit;
   job.peer_copies = p.transfers == FH_CP_PEER_COPIES;
-  const bool plain_causal = whole.window_right == 0 && whole.window_left == FH_ALL;
-  job.layout = p.layout != FH_CP_LAYOUT_AUTO ? p.layout : plain_causal ? FH_CP_ZIGZAG : FH_CP_CONTIGUOUS;
-  // The work of an all-to-all does not depend on the layout, and it moves undivided rows in fewer pieces.
-  const bool may_divide =
-      p.scheme != FH_CP_ALL_TO_ALL && (!on_grid(p.scheme) || static_cast<size_t>(p.documents) <= most_documents);
-  if (p.layout == FH_CP_LAYOUT_AUTO && plain_causal && may_divide && job.packed() && balance_of(job).most > most_work)
-    job.layout = FH_CP_BY_DOCUMENT;
+  job.layout = p.layout, job.layout_is_open = p.layout == FH_CP_LAYOUT_AUTO;
+  settle_layout(job);
   if (Result<void> taken = take_topology(p, job); !taken) return taken.failure();
   if (Result<void> taken = take_chunks(job); !taken) return taken.failure();
+  if (Result<void> checked = check_heads_ranks(job); !checked) return checked.failure();
   return job;
 }
 
@@ -244,45 +260,14 @@ std::vector<Range> ranges_of(const Job& job, int64_t rank) {
   return held;
 }
 
-WhyNot why_not(const Job& job, fh_cp_scheme scheme) {
-  const fh_problem& p = job.whole;
-  if (job.ranks == 1) return {};
-  const bool ring = scheme == FH_CP_RING || scheme == FH_CP_ALL_TO_ALL_RING,
-             gather = scheme == FH_CP_ALL_GATHER || scheme == FH_CP_ALL_TO_ALL_GATHER;
-  const char* const other = on_grid(scheme) ? "FH_CP_ALL_TO_ALL_GATHER" : "FH_CP_ALL_GATHER";
-  if (ring && p.window_right > 0)
-    return {
-        text("window_right is {}: the ring takes no window to the right other than 0 and FH_ALL.", p.window_right),
-        text("Use {}.", other),
-        {}};
-  if (ring && p.alibi)
-    return {"alibi is set: blocks of the ring do not keep the distances of keys.",
-            text("Use {} with a causal mask, or FH_CP_ALL_TO_ALL.", other),
-            {}};
-  if (gather && p.alibi && p.window_right != 0)
-    return {"alibi is set without a causal mask: the keys fetched do not keep their distances.",
-            "Use FH_CP_ALL_TO_ALL.", "a causal mask"};
-  const size_t documents = job.packed() ? job.documents.size() - 1 : 0;
-  if ((scheme == FH_CP_ALL_TO_ALL || on_grid(scheme)) && job.by_document() && documents > most_documents)
-    return {text("documents is {}, but must be at most {} for an all-to-all in FH_CP_BY_DOCUMENT, which moves each "
-                 "piece of each by itself.",
-                 documents, most_documents),
-            "Use FH_CP_RING, FH_CP_ALL_GATHER or FH_CP_CONTIGUOUS.", "FH_CP_CONTIGUOUS"};
-  const int64_t parts = heads_parts(job, scheme);
-  if (parts <= 1) return {};
-  const char* const name = on_grid(scheme) ? "heads_ranks" : "ranks";
-  // What the others refuse above is not advised.
-  const char* const instead = on_grid(scheme)                  ? "Use a divisor of both, or 0 for the fastest."
-                              : p.alibi && p.window_right != 0 ? "Use another number of ranks."
-                              : p.alibi || p.window_right > 0  ? "Use FH_CP_ALL_GATHER."
-                                                               : "Use FH_CP_RING or FH_CP_ALL_GATHER.";
-  if (p.heads_q % parts != 0)
-    return {text("heads_q is {}, which {}, {}, does not divide.", p.heads_q, name, parts), instead,
-            "a number of ranks that divides heads_q"};
-  if (p.heads_kv % parts != 0 && parts % p.heads_kv != 0)
-    return {text("heads_kv is {} and {} is {}; one must divide the other.", p.heads_kv, name, parts), instead,
-            "a number of ranks that divides heads_kv"};
-  return {};
+void settle_layout(Job& job) {
+  if (!job.layout_is_open) return;
+  const bool plain_causal = job.whole.window_right == 0 && job.whole.window_left == FH_ALL;
+  job.layout = plain_causal ? FH_CP_ZIGZAG : FH_CP_CONTIGUOUS;
+  // The work of an all-to-all does not depend on the layout, and it moves undivided rows in fewer pieces.
+  const bool may_divide =
+      job.scheme != FH_CP_ALL_TO_ALL && (!on_grid(job.scheme) || job.document_count() <= most_documents);
+  if (plain_causal && may_divide && job.packed() && balance_of(job).most > most_work) job.layout = FH_CP_BY_DOCUMENT;
 }
 
 }  // namespace froghopper::cp

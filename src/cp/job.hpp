@@ -14,6 +14,7 @@
 namespace froghopper::cp {
 
 constexpr int64_t most_ranks = 4096;
+constexpr size_t most_documents = 64;  // of an all-to-all, where each is divided
 
 struct Range {
   int64_t begin = 0, end = 0;
@@ -35,6 +36,7 @@ struct Job {
   int64_t ranks = 1;
   fh_cp_scheme scheme = FH_CP_AUTO;
   fh_cp_layout layout = FH_CP_CONTIGUOUS;
+  bool layout_is_open = false;  // layout is what settle_layout has chosen
   fh_dtype out = FH_BF16;
   int32_t check_interval = 1;
   int64_t ranks_per_host = 1;
@@ -51,6 +53,7 @@ struct Job {
   bool backward() const { return whole.op == FH_BACKWARD; }
   bool rounds() const { return out != FH_F32; }
   int64_t rows() const { return whole.seq_q; }
+  size_t document_count() const { return documents.empty() ? 0 : documents.size() - 1; }
   bool packed() const { return !documents.empty(); }
   bool by_document() const { return layout == FH_CP_BY_DOCUMENT; }
   bool kv_has_8_bits() const { return whole.dtype_kv == FH_E4M3 || whole.dtype_kv == FH_E5M2; }
@@ -61,6 +64,9 @@ struct Job {
 
 // The job, or the first thing about the problem that cannot be, in the user's names.
 Result<Job> job_of(const fh_cp_problem& problem);
+
+// Chooses the layout that FH_CP_LAYOUT_AUTO stands for, where it is open. It depends on the scheme that is asked for.
+void settle_layout(Job& job);
 
 // The rows that a rank holds, in order; none empty. At most two ranges, no two touching; or of each document.
 std::vector<Range> ranges_of(const Job& job, int64_t rank);
@@ -83,13 +89,5 @@ struct Balance {
   double least, most;
 };
 Balance balance_of(const Job& job);
-
-// Why a scheme does not compute a job.
-struct WhyNot {
-  std::string reason;   // a sentence; empty: it computes it
-  std::string instead;  // another scheme, for who has asked for this one
-  std::string change;   // of the job, so that the scheme computes it, as in "a causal mask"; empty: not told
-};
-WhyNot why_not(const Job& job, fh_cp_scheme scheme);
 
 }  // namespace froghopper::cp

@@ -11,13 +11,11 @@
 #include "src/cp/chunks.hpp"
 #include "src/cp/errors.hpp"
 #include "src/cp/grid.hpp"
+#include "src/cp/schemes.hpp"
 #include "src/cp/time.hpp"
 
 namespace froghopper::cp {
 namespace {
-
-constexpr fh_cp_scheme schemes[] = {FH_CP_RING, FH_CP_ALL_GATHER, FH_CP_ALL_TO_ALL, FH_CP_ALL_TO_ALL_RING,
-                                    FH_CP_ALL_TO_ALL_GATHER};
 
 Failure of_library(fh_status status) { return {status, words_of_library()}; }
 
@@ -92,36 +90,20 @@ Result<uint64_t> whole_workspace(const Job& job, fh_cp_scheme scheme, const char
   return most;
 }
 
-// Where no scheme computes a job: why each does not, and what may be changed.
-struct Refusals {
-  std::string reasons;
-  std::vector<std::string> changes;
-
-  void add(const std::string& scheme, const WhyNot& no) {
-    reasons += text(" {}: {}", scheme, no.reason);
-    if (!no.change.empty() && std::ranges::find(changes, no.change) == changes.end()) changes.push_back(no.change);
-  }
-  std::string said(const std::string& limit) const {
-    std::string ways;
-    for (const std::string& change : changes) ways += (ways.empty() ? " Use " : ", or ") + change;
-    return text("no scheme computes this{}.{}{}", limit, reasons, ways.empty() ? ways : ways + ".");
-  }
-};
-
-// What the caller leaves open: the scheme, heads_ranks or chunks. Why a scheme is none of them goes to `why` and
-// `refusals`.
+// What the caller leaves open: the scheme, heads_ranks or chunks. Why a scheme is none of them goes to `why` and,
+// as sentences, to `refusals`.
 Result<std::vector<Candidate>> candidates(const Job& job, bool on_gpu, std::vector<std::string>& why,
-                                          Refusals& refusals) {
+                                          std::string& refusals) {
   std::vector<Candidate> all;
   for (const fh_cp_scheme scheme : schemes) {
     if (job.scheme != FH_CP_AUTO && job.scheme != scheme) continue;
     for (const int64_t heads_ranks : heads_ranks_of(job, scheme)) {
       Job with = job;
       with.heads_ranks = heads_ranks;
-      if (const WhyNot no = why_not(with, scheme); !no.reason.empty()) {
-        if (job.scheme != FH_CP_AUTO) return Failure{FH_UNSUPPORTED, text("{} {}", no.reason, no.instead)};
-        why.push_back(text("{}: no, {}", name_of(with, scheme), no.reason));
-        refusals.add(name_of(with, scheme), no);
+      if (const std::string no = why_not(with, scheme); !no.empty()) {
+        if (job.scheme != FH_CP_AUTO) return Failure{FH_UNSUPPORTED, text("{} {}", no, way_out(job))};
+        why.push_back(text("{}: no, {}", name_of(with, scheme), no));
+        refusals += text(" {}: {}", name_of(with, scheme), no);
         continue;
       }
       for (Candidate& c : measured(std::move(with), scheme, on_gpu)) all.push_back(std::move(c));
@@ -142,10 +124,17 @@ double compared_seconds(const Candidate& c) {
   return longer ? c.seconds * close_to_a_ring : c.seconds;
 }
 
+// A limit that the candidate with the smallest buffers keeps to.
+Result<uint64_t> least_limit(const std::vector<Candidate>& all, const char* target) {
+  const auto least =
+      std::min_element(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  return whole_workspace(least->job, least->scheme, target);
+}
+
 // The fastest that keeps to the limit, which only FH_CP_AUTO has. Attention is planned, for which kernels may have to
 // be compiled, only for a scheme that would be taken.
 Result<Candidate> choose(const Job& job, const char* target, bool on_gpu, std::vector<std::string>& why) {
-  Refusals refusals;
+  std::string refusals;
   Result<std::vector<Candidate>> found = candidates(job, on_gpu, why, refusals);
   if (!found) return found.failure();
   std::vector<Candidate>& all = *found;
@@ -165,12 +154,15 @@ Result<Candidate> choose(const Job& job, const char* target, bool on_gpu, std::v
     }
     if (job.workspace_limit == 0 || bytes <= job.workspace_limit) return c;
     why.push_back(text("{}: over the limit, with {}", name_of(c.job, c.scheme), counted(bytes, "byte")));
-    refusals.add(name_of(c.job, c.scheme), {text("workspace of {}.", counted(bytes, "byte")), {}, {}});
+    refusals += text(" {}: workspace of {}.", name_of(c.job, c.scheme), counted(bytes, "byte"));
   }
-  const std::string limit = job.workspace_limit > 0
-                                ? text(" within workspace_limit, {}", counted(job.workspace_limit, "byte"))
-                                : std::string();
-  return Failure{FH_UNSUPPORTED, refusals.said(limit)};
+  if (all.empty()) return Failure{FH_UNSUPPORTED, text("no scheme computes this.{} {}", refusals, way_out(job))};
+  const Result<uint64_t> enough = least_limit(all, target);
+  if (!enough) return enough.failure();
+  return Failure{FH_UNSUPPORTED,
+                 text("no scheme computes this within workspace_limit, {}.{} Set workspace_limit to at "
+                      "least {}, or to 0 for no limit.",
+                      counted(job.workspace_limit, "byte"), refusals, *enough)};
 }
 
 // Where calls will run.

@@ -3,8 +3,10 @@
 #include "src/cp/refusals.hpp"
 
 #include "src/base/counted.hpp"
+#include "src/base/scale.hpp"
 #include "src/base/text.hpp"
 #include "src/cp/addresses.hpp"
+#include "src/cp/enumerators.hpp"
 
 namespace froghopper::cp {
 
@@ -28,6 +30,7 @@ std::string refused_transport(const fh_cp_plan& plan, const fh_cp_transport* giv
   if (transport.ranks != ranks || transport.rank != plan.rank)
     return text("transport is rank {} of {}, but the plan is of rank {} of {}. Give both the same rank and ranks.",
                 transport.rank, transport.ranks, plan.rank, ranks);
+  if (std::string wrong = no_name(transport.transfers, "transport.transfers"); !wrong.empty()) return wrong;
   if (transport.transfers == FH_CP_PEER_COPIES && !plan.job.peer_copies)
     return "transport writes to workspaces of peers, but the plan does not say where. Make the plan with transfers "
            "set to FH_CP_PEER_COPIES.";
@@ -95,6 +98,17 @@ std::string refused_memory(const fh_cp_plan& plan, const fh_cp_memory* given, co
           "memory.{} is NULL, but this plan needs it on a GPU. fh_cp_cuda_memory sets all functions of fh_cp_memory.",
           missing);
   }
+  return {};
+}
+
+std::string refused_scales(const fh_cp_plan& plan, const fh_cp_tensors& t) {
+  const fh_problem& p = plan.job.whole;
+  if (plan.on_gpu || !plan.job.kv_has_8_bits() || p.batch == 0 || p.seq_q == 0) return {};
+  const Scales scales = scales_of(t);
+  for (const auto& [name, of_heads] : {std::pair("scale_k", scales.k), std::pair("scale_v", scales.v)})
+    for (int64_t head = 0; head < p.heads_kv; ++head)
+      if (const float scale = of_heads[head]; !is_scale(scale))
+        return text("tensors.{}[{}] is {}; {}", name, head, scale, rule_of_scales);
   return {};
 }
 

@@ -12,5 +12,7 @@ std::string refused_transport(const fh_cp_plan& plan, const fh_cp_transport* giv
 std::string refused_tensors(const fh_cp_plan& plan, const fh_cp_tensors& tensors);
 std::string refused_memory(const fh_cp_plan& plan, const fh_cp_memory* given, const fh_cp_memory& memory,
                            const void* workspace, uint64_t workspace_bytes);
+// After refused_addresses, as it reads them. Those in GPU memory are not read, nor those that are used for no key.
+std::string refused_scales(const fh_cp_plan& plan, const fh_cp_tensors& tensors);
 
 }  // namespace froghopper::cp

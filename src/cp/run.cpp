@@ -40,6 +40,7 @@ class Run {
     if (refused_.empty()) refused_ = refused_tensors(plan, t_);
     if (refused_.empty()) refused_ = refused_memory(plan, memory, memory_, workspace, workspace_bytes);
     if (refused_.empty()) refused_ = refused_addresses(plan, t_, workspace);
+    if (refused_.empty()) refused_ = refused_scales(plan, t_);
   }
 
   Result<void> all();
@@ -183,8 +184,7 @@ Result<std::vector<uint64_t>> Run::gathered(uint64_t mine) {
 
 // Where a digest differs from this rank's, those of all ranks see that one does, and all look for the field together.
 Result<void> Run::agree() {
-  const bool with_grad_lse = t_.grad_lse != nullptr;
-  const uint64_t mine = digest_of_run(plan_, t_.call, with_grad_lse);
+  const uint64_t mine = digest_of_run(plan_, t_);
   const Result<std::vector<uint64_t>> digests = gathered(mine);
   if (!digests) return digests.failure();
   if (const auto refuses = std::ranges::find(*digests, refusal); refuses != digests->end())
@@ -193,8 +193,7 @@ Result<void> Run::agree() {
                         refuses - digests->begin(), plan_.rank)};
   const auto other = std::ranges::find_if(*digests, [&](uint64_t digest) { return digest != mine; });
   if (other == digests->end()) return {};
-  const Result<std::string> what =
-      difference(plan_, t_.call, with_grad_lse, [&](uint64_t word) { return gathered(word); });
+  const Result<std::string> what = difference(plan_, t_, [&](uint64_t word) { return gathered(word); });
   if (!what) return what.failure();
   if (!what->empty()) return Failure{FH_INVALID_PROBLEM, *what};
   return Failure{

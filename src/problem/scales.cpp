@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // problem: whether scales of 8-bit values are some. Reads them, so it is for host memory; a kernel on a GPU computes
 // with what is there.
+#include "src/base/scale.hpp"
 #include "src/base/text.hpp"
 #include "src/problem/tensors.hpp"
 
