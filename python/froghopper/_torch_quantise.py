@@ -171,4 +171,4 @@ def without_memory(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, rotate: 
 
 
 ops.register_kernels(_library, quantise_op, computed, without_memory)
-ops.register_derivatives(_library, quantise_op)
+ops.register_derivatives(_library, quantise_op, function="quantise")
