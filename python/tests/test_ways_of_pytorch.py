@@ -31,3 +31,28 @@ def test_second_derivatives_over_ranks(group):
     with pytest.raises(NotImplementedError, match="On a rank that has all rows of q, k and v, .*MATH for it"):
         grad.sum().backward()
     assert torch.equal(cp.unshard(q.detach()), q)  # as is said there
+
+
+@pytest.mark.parametrize("compiled", (False, True))
+def test_rows_that_are_one_in_memory(compiled):
+    """PyTorch's function takes them, so a function in its place does; attention refuses them, which copies nothing."""
+    call = torch.compile(scaled_dot_product_attention) if compiled else scaled_dot_product_attention
+    plain = torch.nn.functional.scaled_dot_product_attention
+    for at in ((0,), (1,), (2,), (0, 1, 2)):
+        given = [drawn(2, 4, 16, 8, seed=seed) for seed in range(3)]
+        for place in at: given[place] = drawn(8, seed=place).expand(2, 4, 16, 8)
+        torch.testing.assert_close(call(*given), plain(*given))
+    leaf, (k, v) = drawn(1, 1, 1, 8).requires_grad_(), (drawn(2, 4, 16, 8, seed=seed) for seed in (1, 2))
+    grads = [torch.autograd.grad(each(leaf.expand(2, 4, 16, 8), k, v).square().sum(), leaf)[0]
+             for each in (call, plain)]
+    torch.testing.assert_close(*grads)
+    with pytest.raises(ValueError, match=r"one row in memory, .*: q.contiguous\(\) in PyTorch, numpy\S+ in NumPy"):
+        attention(leaf.expand(2, 4, 16, 8), k, v)
+
+
+@pytest.mark.parametrize("value", ("x", None, 2, torch.tensor(True)), ids=repr)
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64), ids=str)
+def test_enable_gqa_that_is_no_flag(value, dtype):
+    q = drawn(2, 4, 16, 8).to(dtype)
+    with pytest.raises(TypeError, match="^enable_gqa must be True or False"):
+        scaled_dot_product_attention(q, q, q, enable_gqa=value)
