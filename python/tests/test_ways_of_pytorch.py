@@ -56,3 +56,38 @@ def test_enable_gqa_that_is_no_flag(value, dtype):
     q = drawn(2, 4, 16, 8).to(dtype)
     with pytest.raises(TypeError, match="^enable_gqa must be True or False"):
         scaled_dot_product_attention(q, q, q, enable_gqa=value)
+
+
+def test_dtensors_beside_plain_tensors(group):
+    """PyTorch says of an operator that it got both. What is advised is taken."""
+    tensor = pytest.importorskip("torch.distributed.tensor", reason="this PyTorch has no DTensor")
+    from froghopper.flash_attn_interface import flash_attn_func
+    from froghopper.torch import quantise
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    q, k, v = (drawn(2, 9, 4, 16, seed=seed) for seed in range(3))
+    part, ones = tensor.distribute_tensor(q, mesh, [tensor.Shard(2)]), torch.ones(4)
+
+    def refused(text, call, *given, **words):
+        with pytest.raises((TypeError, NotImplementedError)) as error: call(*given, **words)
+        assert re.search(text, str(error.value)), error.value
+    for words in ({}, dict(return_lse=True, lse_by_row=True), dict(return_max_logit=True), dict(gate=q),
+                  dict(out=torch.empty_like(q))):
+        refused("^k and v must be DTensors, as q is, .*distribute_tensor.k, q.device_mesh, q.placements.*"
+                "from_local.k, .* q.to_local", attention, part, k, v, **words)
+        refused("^q and v must be DTensors, as k is", attention, q, part, v, **words)
+    heads = [x.transpose(1, 2) for x in (part, k, v)]
+    refused("^key and value must be DTensors, as query is", scaled_dot_product_attention, *heads)
+    refused("^k and v must be DTensors", flash_attn_func, part, k, v)
+    refused("^k and v must be DTensors", quantise, part, k, v)
+    refused(r"^sink must be a DTensor, as q is, .*\(sink, q.device_mesh, \[Replicate\(\)\] \* q.device_mesh.ndim\); or",
+            attention, part, part, part, sink=ones)
+    refused("^sink must be a plain tensor, as q is, .*sink.full_tensor", attention, q, k, v,
+            sink=tensor.distribute_tensor(ones, mesh, [tensor.Replicate()]))
+    refused("^s_aux must be a DTensor, as q is", flash_attn_func, part, part, part, s_aux=ones)
+    refused("^gate must be a DTensor, as q is", attention, part, part, part, gate=q)
+    refused("^q is a DTensor, .*attention with out computes", attention, part, part, part, out=torch.empty_like(part))
+    k, v = tensor.distribute_tensor(k, part.device_mesh, part.placements), tensor.DTensor.from_local(
+        v, part.device_mesh, part.placements)
+    sink = tensor.distribute_tensor(ones, part.device_mesh, [tensor.Replicate()] * part.device_mesh.ndim)
+    wanted = attention(q, k.to_local(), v.to_local(), sink=ones)
+    assert torch.equal(attention(part, k, v, sink=sink).full_tensor(), wanted)
