@@ -85,6 +85,7 @@ def in_words(error: Error, tensors: tuple[Any, Any, Any], names: dict[str, str] 
                                             ("value", value, "key", key, "heads", -3)):
             if x.shape[at] == like.shape[at]: continue
             return unlike(name, x.shape, of, like.shape, axis, x.shape[at], like.shape[at])
+    if names is NAMES: error.args = (str(error).replace(OF_SCALES, f"{OF_SCALES} of froghopper.torch.attention"),)
     error = named_by(names, error)
     text = re.sub(" If heads are before rows, .*? lie\\.", "", str(error))  # they are, here
     if names is NAMES and OF_HEADS.match(text) and looks_exchanged(query.shape, key.shape, value.shape):
@@ -100,6 +101,7 @@ TURNED = ("query.transpose(1, 2), key.transpose(1, 2) and value.transpose(1, 2),
           "has that layout")
 
 
+OF_SCALES = "with scale_q, scale_k and scale_v"  # which are not arguments here
 OF_HEADS = re.compile("the number of heads of key must divide|query, key and value must have equally many heads")
 
 

@@ -64,8 +64,8 @@ def check_mixed(tensors: dict[str, Any]) -> None:
     if first not in OF_ROWS: local = ""
     raise InvalidType(f"{listed(others)} must be {'a DTensor' if len(others) == 1 else 'DTensors'}, as {listed(parts)} "
                       f"{'is' if len(parts) == 1 else 'are'}, but {'is' if len(others) == 1 else 'are'} not. If "
-                      f"{first} is whole, use torch.distributed.tensor.distribute_tensor({first}, {one}.device_mesh, {places})"
-                      f"{local}; or use {one}.to_local() for a call of this rank alone.")
+                      f"{first} is whole, use torch.distributed.tensor.distribute_tensor({first}, {one}.device_mesh, "
+                      f"{places}){local}; or use {one}.to_local() for a call of this rank alone.")
 
 
 OF_ROWS = {"q", "k", "v", "gate"}  # which are placed alike

@@ -91,3 +91,44 @@ def test_dtensors_beside_plain_tensors(group):
     sink = tensor.distribute_tensor(ones, part.device_mesh, [tensor.Replicate()] * part.device_mesh.ndim)
     wanted = attention(q, k.to_local(), v.to_local(), sink=ones)
     assert torch.equal(attention(part, k, v, sink=sink).full_tensor(), wanted)
+
+
+BASE = drawn(1, 8, 2, 16, seed=5)
+
+
+def refusal(call, *given, **words):
+    with pytest.raises(TypeError) as error: call(*given, **words)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("dtype", ("uint8", "int8"))
+def test_bytes_of_8_bit_types(dtype):
+    """A cast takes each byte for a number; what is said of them gives the right result."""
+    import numpy as np
+    small = BASE.to(torch.float8_e4m3fn)
+    x = small.view(getattr(torch, dtype))
+    text = refusal(attention, x, x, x)
+    assert re.search(r"If they hold the bytes of an 8-bit type, use q.view\(torch.float8_e4m3fn\) and so on, with "
+                     r"scale_q, scale_k and scale_v; else q.float\(\)", text), text
+    scales = dict(scale_q=1.0, scale_k=1.0, scale_v=1.0)
+    y = x.view(torch.float8_e4m3fn)
+    assert torch.equal(attention(y, y, y, **scales), attention(small, small, small, **scales))
+    text = refusal(scaled_dot_product_attention, x, x, x)
+    assert "query.view(torch.float8_e4m3fn)" in text and "scale_v of froghopper.torch.attention; else" in text, text
+    from froghopper.flash_attn_interface import flash_attn_func
+    assert "with q_descale, k_descale and v_descale; else" in refusal(flash_attn_func, x, x, x)
+    assert "q.view(ml_dtypes.float8_e4m3fn)" in refusal(froghopper.attention, *[np.asarray(x)] * 3)
+
+
+@pytest.mark.parametrize("dtype", ("float8_e4m3fnuz", "float8_e5m2fnuz"))
+def test_8_bit_types_of_amd(dtype):
+    """Their bytes are other numbers; numbers times scales are right."""
+    x, half = BASE.to(getattr(torch, dtype)), BASE.bfloat16()
+    for text in (refusal(attention, x, x, x), refusal(scaled_dot_product_attention, x, x, x),
+                 refusal(attention, half, x, x)):
+        assert "times its scale. Do not view" in text and "other numbers in float8_e4m3fn" in text, text
+    text = refusal(attention, x, x, x, scale_q=2.0, scale_k=2.0, scale_v=2.0)
+    assert f"but are {dtype}. Multiply them by their scales in float16 or bfloat16, and give no scales" in text, text
+    assert not torch.equal(x.view(torch.float8_e4m3fn).float(), x.float())
+    text = refusal(scaled_dot_product_attention, *[BASE.to(torch.float8_e5m2)] * 3)
+    assert text.endswith("on a GPU query.bfloat16() and so on, each times its scale."), text
