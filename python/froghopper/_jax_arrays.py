@@ -68,6 +68,11 @@ def check_is_array(name: str, array: Any) -> None:
     if not array.dtype.isnative:
         raise InvalidType(f"{said} must have this machine's byte order, but is {array.dtype}. Use "
                           f"{said}.astype({said}.dtype.newbyteorder(\"=\")).")
+    if isinstance(array, jax.core.Tracer) and any(type(extent) is not int for extent in array.shape):
+        raise Unsupported(f"{said} must have a shape of numbers, as kernels are made for them, but has "
+                          f"[{', '.join(map(str, array.shape))}], symbolic dimensions of jax.export. Export a function "
+                          "for each shape, or pad to the largest one, with seqused_q and seqused_kv for the rows that "
+                          "count.")
 
 
 def lengths_of(array: Any) -> Array:
