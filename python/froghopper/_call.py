@@ -21,7 +21,7 @@ from froghopper._axes import LAYOUT, PACKED_LAYOUT, SWAPPED, check_axes, check_p
 from froghopper._axes import Shape as Shape
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, error_of
 from froghopper._library import Library, library
-from froghopper._values import ALIGNS, check_softcap, listed, type_of, way_to_dense, way_to_shape
+from froghopper._values import ALIGNS, check_softcap, listed, type_of, way_to_all, way_to_dense, way_to_shape
 from froghopper._values import Window as Window
 from froghopper._values import check_align as check_align
 from froghopper._values import check_scale as check_scale
@@ -72,8 +72,8 @@ def describe(q: Shape, k: Shape, v: Shape, dtype: str, *, backward: bool = False
     says itself when the plan is made.
     """
     if dtype not in DTYPES and types is None:
-        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {dtype}. "
-                          "Use q.astype(\"float32\"), and k and v likewise.")
+        way = way_to_all(dtype, "q.astype(\"float32\"), and k and v likewise", "q.view(ml_dtypes.float8_e4m3fn)")
+        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {dtype}. {way}.")
     for name, shape in (("q", q), ("k", k), ("v", v)): check_rank(name, shape, packed is not None)
     check_shapes(q, k, v)
     if not (layout_is_known or backward): check_axes(q, k, bool(causal), turned=SWAPPED)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The words of FlashAttention 2 and 3 and of vLLM's fork -> those of froghopper.torch.attention.
 
-    in_any_order   a function that also takes the positional arguments of the other libraries, known by their types
+    in_any_order   a function that also takes the positional arguments of the other libraries (_flash_orders)
     options_of     mask, scores and scales
     extras_of      what only some of the libraries have: dropout_p, alibi_slopes, s_aux, block_table, out
 """
@@ -18,7 +18,7 @@ from froghopper import _torch_ops as ops
 from froghopper import _torch_traced as traced
 from froghopper._call import whole_number
 from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType, Unsupported
-from froghopper._log import logger
+from froghopper._flash_orders import dense_order, tell_of_scale
 from froghopper._torch_calls import FLOAT8, check_dense, is_dense
 from froghopper._torch_checks import as_float as as_float
 from froghopper._torch_kinds import BARE, check_kinds
@@ -36,71 +36,6 @@ REFUSED = {
 NAMES = {"cu_seqlens_kv": "cu_seqlens_k", "max_seqlen_kv": "max_seqlen_k", "scale_q": "q_descale",
          "scale_k": "k_descale", "scale_v": "v_descale", "window": "window_size", "sink": "s_aux",
          "scale": "softmax_scale", "return_lse": "return_attn_probs", "heads_q": "heads", "heads_kv": "heads_k"}
-# Positional arguments of the others. Of FlashAttention 2 those after q, k and v, or after max_seqlen_k.
-FLASH_2 = ("dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic",
-           "return_attn_probs", "block_table")
-FLASH_2_CACHE = ("k", "v", "rotary_cos", "rotary_sin", "cache_seqlens", "cache_batch_idx", "cache_leftpad",
-                 "block_table", "softmax_scale", "causal", "window_size", "softcap", "rotary_interleaved",
-                 "alibi_slopes", "num_splits", "return_softmax_lse")
-PACKED = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
-VLLM = ("max_seqlen_q", "cu_seqlens_q", "max_seqlen_k", "cu_seqlens_k", "seqused_k", "qv", *FLASH_2,
-        "return_softmax_lse", "out", "scheduler_metadata", "q_descale", "k_descale", "v_descale", "num_splits",
-        "fa_version", "s_aux")
-
-
-def dense_order(given: Sequence[Any], words: Collection[str]) -> Sequence[str] | None:
-    """FlashAttention 2's order, where what follows q, k and v cannot be FlashAttention-3's softmax_scale, causal, qv,
-    as where words name that scale. A 0 alone is its dropout_p: FlashAttention-3 has a scale there, and a scale of 0 is
-    given by its name."""
-    if "softmax_scale" in words: return FLASH_2[:-1]
-    if type(given[0]) not in (int, float): return None
-    if len(given) == 1: return FLASH_2[:-1] if given[0] == 0 else None
-    ours = isinstance(given[1], bool) and not (len(given) > 2 and isinstance(given[2], bool))
-    if ours and given[0] == 0:
-        raise InvalidType(f"0 and {given[1]} are given behind the tensors: FlashAttention 2 has dropout_p there, and "
-                          "FlashAttention 3 softmax_scale and causal. Give causal by its name, and a scale of 0 too.")
-    return None if ours else FLASH_2[:-1]
-
-
-def tell_of_scale(function: str, tensor: Any, given: Any) -> None:
-    """A softmax_scale of FlashAttention-3 stands where FlashAttention 2 has dropout_p. A warning of the log, once in a
-    process, where a number alone behind the tensors looks like the latter: few digits, and not 1/sqrt(dim)."""
-    if torch.compiler.is_compiling() or type(given) is not float or not 0 < given < 1 or _told: return
-    dim = tensor.shape[-1] if isinstance(tensor, Tensor) and tensor.ndim else 0
-    if dim and abs(given * dim ** 0.5 - 1) < 0.01 or abs(given * 1000 - round(given * 1000)) > 1e-6: return
-    _told.add(function)
-    logger.warning("%s is given %s behind the tensors, which is taken as softmax_scale, as in FlashAttention 3. In "
-                   "FlashAttention 2 it is dropout_p, of which there is none here: leave it out, or give "
-                   "dropout_p=0.0. If it is the scale, give softmax_scale=%s.", function, given, given)
-
-
-_told: set[str] = set()  # the function that did
-
-
-def pair_order(given: Sequence[Any], words: Collection[str]) -> Sequence[str] | None:
-    """Of flash_attn_kvpacked_func, which FlashAttention-3 has not: a number alone is a dropout_p."""
-    return FLASH_2[:-1] if len(given) == 1 and type(given[0]) in (int, float) else dense_order(given, words)
-
-
-def packed_order(given: Sequence[Any], _: Collection[str]) -> Sequence[str] | None:
-    """vLLM's order, where a whole number comes first; FlashAttention 2's, where a number follows max_seqlen_k."""
-    if len(given) > 2 and all(type(x) is int or (isinstance(x, Tensor) and x.ndim == 0) for x in given[:2]):
-        raise InvalidType("flash_attn_varlen_func takes cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k in this "
-                          "order, or max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k, but is given two whole "
-                          "numbers first. Give the four by name.")
-    if not isinstance(given[0], Tensor) or (given[0].ndim == 0 and len(given) > 1 and
-                                            isinstance(given[1], Tensor) and given[1].ndim == 1): return VLLM
-    if len(given) > 4 and type(given[4]) in (int, float): return (*PACKED, *FLASH_2)
-    return None
-
-
-def cache_order(given: Sequence[Any], _: Collection[str]) -> Sequence[str] | None:
-    """FlashAttention 2's order, which has no qv before rotary_cos: whole numbers come fifth instead of sixth, or what
-    would be qv has two dimensions."""
-    def whole(x: Any) -> bool:
-        return type(x) is int or (isinstance(x, Tensor) and not x.is_floating_point() and not x.is_complex())
-    if len(given) > 4 and whole(given[4]): return FLASH_2_CACHE
-    return FLASH_2_CACHE if len(given) > 2 and isinstance(given[2], Tensor) and given[2].ndim == 2 else None
 
 
 def in_any_order(order: Callable[[Sequence[Any], Collection[str]], Sequence[str] | None] | None = None,

@@ -10,7 +10,8 @@ import numpy as np
 from froghopper._axes import check_begins, check_pool, room_in_pages
 from froghopper._call import DTYPES, check_held, check_rank, slopes_out
 from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType, Unsupported
-from froghopper._values import counted, is_of_padding, shown, type_of, way_to_type, whole_number, wrong_shape
+from froghopper._values import (counted, is_of_padding, shown, type_of, way_to_all, way_to_type, whole_number,
+                                wrong_shape)
 from froghopper._xla_kind import LENGTHS, SCALES
 
 Array: TypeAlias = jax.Array
@@ -30,8 +31,9 @@ def checked(name: str, array: Any, q: Any, of_o: str = "") -> Array:
                           f"shape {list(array.shape)}. Use int32 and one row for each sequence.")
     if name in LENGTHS: return checked_lengths(name, array)
     if name == "q" and not of_o and array.dtype.name not in DTYPES:
-        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {array.dtype.name}. Use "
-                          "q.astype(\"float32\"), on a GPU \"bfloat16\", and k and v likewise.")
+        way = way_to_all(array.dtype.name, "q.astype(\"float32\"), on a GPU \"bfloat16\", and k and v likewise",
+                         "q.view(\"float8_e4m3fn\")")
+        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES)}, but are {array.dtype.name}. {way}.")
     wanted, whose = (FLOAT32, "") if name in FLOATS else (getattr(q, "dtype", array.dtype), ", as q is")
     if of_o and name == "gate": wanted, whose = jax.numpy.dtype(of_o), ", as o is"
     elif of_o and name in ("q", "k", "v"): wanted = array.dtype
@@ -66,6 +68,11 @@ def check_is_array(name: str, array: Any) -> None:
     if not array.dtype.isnative:
         raise InvalidType(f"{said} must have this machine's byte order, but is {array.dtype}. Use "
                           f"{said}.astype({said}.dtype.newbyteorder(\"=\")).")
+    if isinstance(array, jax.core.Tracer) and any(type(extent) is not int for extent in array.shape):
+        raise Unsupported(f"{said} must have a shape of numbers, as kernels are made for them, but has "
+                          f"[{', '.join(map(str, array.shape))}], symbolic dimensions of jax.export. Export a function "
+                          "for each shape, or pad to the largest one, with seqused_q and seqused_kv for the rows that "
+                          "count.")
 
 
 def lengths_of(array: Any) -> Array:

@@ -101,7 +101,7 @@ SENTENCES: list[tuple[str, str]] = [
     (rf"dim_v is (\d+); {COLUMNS}", r"head dims\2 must be \3, but that of v is \1."),
     (r"all strides of (\w+) are 0, so its (.*) rows would be the same one\. .*",
      r"\1 must have more than one row in memory, but its \2 rows are the same one. Copy it first: "
-     r"numpy.ascontiguousarray(\1) in NumPy, \1.contiguous() in PyTorch."),
+     r"\1.contiguous() in PyTorch, numpy.ascontiguousarray(\1) in NumPy."),
     (r"(\w+)\.stride_(batch|seq|head) is (-\d+); .*",
      r"\1 must have strides that are not negative, but that of \2 is \3. Copy it first: numpy.ascontiguousarray(\1) in "
      r"NumPy, \1.contiguous() in PyTorch."),

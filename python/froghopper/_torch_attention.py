@@ -8,6 +8,7 @@ from torch import Tensor
 from froghopper import _torch_gate as gated
 from froghopper import _torch_max_logit as largest
 from froghopper import _torch_ops as ops
+from froghopper import _torch_sharding as sharding
 from froghopper import _torch_traced as traced
 from froghopper._axes import check_axes
 from froghopper._call import Window, check_align, check_held, flag, number, results_of
@@ -228,18 +229,21 @@ def attention(q: Tensor = MISSING, k: Tensor = MISSING, v: Tensor = MISSING, *mo
         o, lse = attend(ROWS_FIRST, q, k, v, sides, options, return_lse)
         return o if lse is None else (o, lse)
     q, k, v = computable(q, k, v, of_8_bits)
-    check_sides(sides)
+    check_sides(sides, q)
     if torch.compiler.is_compiling(): traced.check_known(softcap=softcap, scale=scale)
     else: check_axes(q.shape, k.shape, causal)
     if accumulate is not None: check_held(accumulate, return_max_logit, "tensors")
     for name, written in (("out", out), ("accumulate", accumulate)):
-        if written is not None: ops.refuse_writing(f"{name} is given", q, k, v, *(accumulate or (out,)))
+        if written is None: continue
+        ops.refuse_writing(f"{name} is given", q, k, v, *(accumulate or (out,)))
+        if type(q) not in ops.PLAIN: sharding.refuse_parts(f"attention with {name}", dict(q=q))
     told = (*options, traced.caller() if torch.compiler.is_compiling() else "")
     scale_q, scale_k, scale_v = (scale_tensor(name, scale, q) for name, scale in zip(ops.SCALES, (scale_q, scale_k,
                                                                                                   scale_v)))
     with_grad = requires_grad(q, k, v, sink) or recorded_outside(q, k, v, sink)
     if gate is not None:
         check_tensor("gate", gate)
+        if type(q) not in ops.PLAIN: sharding.check_mixed(dict(q=q, gate=gate))
         with_grad |= (torch.is_grad_enabled() and gate.requires_grad) or recorded_outside(gate)
         found: Any = gated.attention(accumulate, out, out_dtype, with_grad, return_lse, return_max_logit, gate,
                                      (q, k, v, *sides), (scale_q, scale_k, scale_v, mean_k, mean_v), told)

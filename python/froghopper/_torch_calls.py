@@ -41,7 +41,7 @@ from froghopper._torch_layout import max_logit_shape as max_logit_shape
 from froghopper._torch_layout import must_copy as must_copy
 from froghopper._torch_layout import shapes_of as shapes_of
 from froghopper._torch_layout import strides_of as strides_of
-from froghopper._values import counted, way_to_type
+from froghopper._values import counted, way_to_all, way_to_type
 
 LOOK = -2**62  # as max_seqlen: find the longest sequence. On the CPU alone. No length that anybody gives
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -338,8 +338,9 @@ def check_one_type(q: Tensor, k: Tensor, v: Tensor) -> None:
         if not q.dtype == k.dtype == v.dtype:
             raise InvalidType(f"q must be {' or '.join(DTYPES.values())}, but is {name_of(q.dtype)}. Use q.float(), on "
                               "a GPU q.bfloat16().")
-        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES.values())}, but are {name_of(q.dtype)}. Use "
-                          "q.float(), k.float() and v.float(), on a GPU q.bfloat16() and so on.")
+        way = way_to_all(name_of(q.dtype), "q.float(), k.float() and v.float(), on a GPU q.bfloat16() and so on",
+                         "q.view(torch.float8_e4m3fn)")
+        raise InvalidType(f"q, k and v must be {' or '.join(DTYPES.values())}, but are {name_of(q.dtype)}. {way}.")
     for name, x in (("k", k), ("v", v)):
         if x.dtype != q.dtype:
             way = way_to_type(name, name_of(x.dtype), f"{name}.to(q.dtype)", f"{name}.view(torch.float8_e4m3fn)")

@@ -17,7 +17,7 @@ from froghopper import _torch_cp_group as groups
 from froghopper import _torch_cp_layout as layouts
 from froghopper._c import ALL, Status
 from froghopper._call import Shape, Types, cached, check_rank, describe
-from froghopper._errors import InvalidProblem, InvalidTensor, InvalidType
+from froghopper._errors import Error, InvalidProblem, InvalidTensor, InvalidType
 from froghopper._parallel import Plan, check_status, environment
 from froghopper._torch_calls import address
 from froghopper._torch_cp_copies import Shared
@@ -198,8 +198,11 @@ def plan_of(group: Any, total: int, q: Tensor, k: Tensor, v: Tensor, sink: Tenso
                          scale=options.scale, sink=sink is not None, alibi=slopes is not None,
                          deterministic=backward and options.deterministic,
                          types=Types(options.kv_dtype, calls.name_of(q.dtype), 0, False) if options.kv_dtype else None)
-        return Plan(whole, group.size(), group.rank(), options.scheme, layout, target, per_host, peer_copies,
-                    None if documents is None else documents.tolist(), options.heads_ranks)
+        try: return Plan(whole, group.size(), group.rank(), options.scheme, layout, target, per_host, peer_copies,
+                         None if documents is None else documents.tolist(), options.heads_ranks)
+        except Error as error:  # alibi is the library's word, and that of lines for explain
+            error.args = (str(error).replace("alibi is set", "alibi_slopes is given"),)
+            raise
     return key, _plans.get(of_rank) or cached(_plans, of_rank, made)
 
 

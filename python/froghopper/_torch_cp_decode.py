@@ -271,5 +271,5 @@ def merged(o: Tensor, lse: Tensor, sink: Tensor | None, dtype: torch.dtype) -> t
 
 for _device in ("CPU", "CUDA"): _library.impl("context_parallel_decode", forward, _device)
 torch.library.register_fake("froghopper::context_parallel_decode", fake_forward, lib=_library)
-ops.register_derivatives(_library, decode_op)
+ops.register_derivatives(_library, decode_op, function="decode")
 flops.count([torch.ops.froghopper.context_parallel_decode], flops.of_decode)

@@ -15,6 +15,7 @@ from froghopper import _torch_calls as calls
 from froghopper import _torch_cp_calls as parallel
 from froghopper import _torch_flops as flops
 from froghopper import _torch_ops as ops
+from froghopper._errors import Unsupported
 from froghopper._torch_cp_layout import Layout
 from froghopper._torch_library import library_of
 
@@ -69,6 +70,13 @@ def gradients(ctx: Any, grad_o: Tensor | None, grad_lse: Tensor | None) -> tuple
     return *grads, None if sink is None else of_sink, None, None, *[None] * (OPTION_COUNT + 1)
 
 
+def second(ctx: Any, *grads: Any) -> Any:
+    raise Unsupported("the gradient of a gradient of context_parallel.attention is asked for; froghopper has first "
+                      "derivatives alone, and a rank has not the rows of the others. On a rank that has all rows of q, "
+                      "k and v, such as unshard(x.detach()) gives, use "
+                      "torch.nn.functional.scaled_dot_product_attention with SDPBackend.MATH for it.")
+
+
 flops.count([torch.ops.froghopper.context_parallel], flops.of_rank)
 flops.count([torch.ops.froghopper.context_parallel_backward], flops.of_rank_backward)
 for _device in ("CPU", "CUDA"):
@@ -77,4 +85,4 @@ for _device in ("CPU", "CUDA"):
 torch.library.register_fake("froghopper::context_parallel", fake_forward, lib=_library)
 torch.library.register_fake("froghopper::context_parallel_backward", fake_backward, lib=_library)
 ops.register_derivatives(_library, forward_op, gradients, keep)
-ops.register_derivatives(_library, backward_op, ops.second, lambda *_: None)
+ops.register_derivatives(_library, backward_op, second, lambda *_: None)

@@ -108,7 +108,7 @@ def in_python(form: int, q: Tensor, k: Tensor, v: Tensor, sides: Sides, options:
     if not (is_dense(q) and is_dense(k) and is_dense(v)): computable(q, k, v, False)  # they may have no shape
     q, k, v = rows_first(form, q, k, v)
     q, k, v = computable(q, k, v, False)
-    check_sides(sides)
+    check_sides(sides, q)
     if not form and not is_compiling(): check_axes(q.shape, k.shape, bool(options[2]))
     with_grad = requires_grad(q, k, v, sides[0]) or recorded_outside(q, k, v, sides[0])
     said_by = traced.caller() if is_compiling() else ""
@@ -139,6 +139,8 @@ def recorded_outside(*tensors: Tensor | None) -> bool:
 
 def computable(q: Tensor, k: Tensor, v: Tensor, of_8_bits: bool) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v in the type of autocast, dense and on a device that computes; 8-bit ones as they are."""
+    if not (type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN or is_compiling()):
+        sharding.check_mixed(dict(q=q, k=k, v=v))
     if (device := q.device.type) in DEVICES:
         if not of_8_bits and torch.is_autocast_enabled(device): q, k, v = autocast(q, k, v)
     elif device != "meta":
@@ -151,9 +153,11 @@ def computable(q: Tensor, k: Tensor, v: Tensor, of_8_bits: bool) -> tuple[Tensor
     return q, k, v
 
 
-def check_sides(sides: Sides) -> None:
-    """That nothing beside q, k and v has a layout which no operator takes."""
+def check_sides(sides: Sides, q: Tensor) -> None:
+    """That nothing beside q, k and v has a layout which no operator takes, or is a DTensor by itself."""
     if is_compiling() or sides is NO_SIDES: return  # PyTorch 2.11 compiles no "is" of tuples
+    if type(q) not in PLAIN or any(x is not None and type(x) not in PLAIN for x in sides):
+        sharding.check_mixed(dict(zip(("q", *NAMES_OF_SIDES), (q, *sides))))
     for name, x in zip(NAMES_OF_SIDES, sides):
         if x is not None and not is_dense(x): check_dense(name, x)
 

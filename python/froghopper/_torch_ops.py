@@ -247,6 +247,7 @@ def eager_forward_out(out: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) 
 def eager_8_bit_out(out: Tensor, *rest: Any) -> tuple[Tensor, Tensor | None]:
     """forward_8_bit into out. There is no operator for it."""
     if forward_ad._current_level >= 0: check_tangents(dict(zip(("out", *NAMES, *SCALES), (out, *rest))))
+    if torch.is_grad_enabled(): refuse_gradients(dict(zip((*NAMES, *SCALES), rest)))
     found = scaled.forward(out, *rest[:-3], *rest[-2:])
     torch.autograd.graph.increment_version(out)
     return found
@@ -321,7 +322,19 @@ def check_tangents(arguments: dict[str, Any]) -> None:
                               f"torch.autograd.forward_ad.unpack_dual({name}).primal.")
 
 
-def register_derivatives(library: Any, op: Any, gradients: Any = None, keep: Any = None) -> None:
+OF_8_BITS = "attention of 8-bit k and v"
+
+
+def refuse_gradients(arguments: dict[str, Any], function: str = OF_8_BITS) -> None:
+    """Of what has none, under the name that users know."""
+    for name, x in arguments.items():
+        if isinstance(x, Tensor) and x.requires_grad:
+            raise Unsupported(f"{name} requires a gradient; {function} has none. Use {name}.detach(), or call "
+                              "under torch.no_grad().")
+
+
+def register_derivatives(library: Any, op: Any, gradients: Any = None, keep: Any = None,
+                         function: str = OF_8_BITS) -> None:
     """What autograd makes of an operator: its gradients, from what keep has saved; refused where it has none."""
     names = [argument.name for argument in op._schema.arguments]
 
@@ -341,11 +354,9 @@ def register_derivatives(library: Any, op: Any, gradients: Any = None, keep: Any
     def kernel(keyset: Any, *arguments: Any) -> Any:
         if forward_ad._current_level >= 0: check_tangents(dict(zip(names, arguments)))
         if torch.is_grad_enabled():
-            for name, x in zip(names, arguments):
-                if not isinstance(x, Tensor) or not x.requires_grad: continue
-                if gradients is not None: return Recorded.apply(keyset, *arguments)
-                raise Unsupported(f"{name} requires a gradient and {op.name()} has none. Use {name}.detach(), or call "
-                                  "under torch.no_grad().")
+            if gradients is None: refuse_gradients(dict(zip(names, arguments)), function)
+            elif any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
+                return Recorded.apply(keyset, *arguments)
         return below(keyset, *arguments)
     library.impl(op.name(), kernel, "Autograd", with_keyset=True)
 

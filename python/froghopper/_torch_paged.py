@@ -245,11 +245,7 @@ def check_bound(k: Tensor, given: Sides, options: Options) -> None:
 
 def refuse_gradients(tensors: dict[str, Tensor | None], function: str = "attention to pages") -> None:
     if forward_ad._current_level >= 0: ops.check_tangents(tensors)
-    if not torch.is_grad_enabled(): return
-    for name, x in tensors.items():
-        if x is not None and x.requires_grad:
-            raise Unsupported(f"{name} requires a gradient; {function} has none. Use {name}.detach(), or call "
-                              "under torch.no_grad().")
+    if torch.is_grad_enabled(): ops.refuse_gradients(tensors, function)
 
 
 def ready_of(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options, out: Tensor | None,
@@ -393,4 +389,4 @@ def check_known(q: Tensor, k: Tensor, v: Tensor, given: Sides, options: Options)
 FIRST_OPTION = 3 + len(Sides._fields)
 ops.register_kernels(_library, paged_op, forward, fake_forward)
 ops.register_kernels(_library, paged_out_op, forward_out, fake_forward_out)
-for _op in (paged_op, paged_out_op): ops.register_derivatives(_library, _op)
+for _op in (paged_op, paged_out_op): ops.register_derivatives(_library, _op, function="attention to pages")

@@ -106,6 +106,7 @@ def quantise(q: Tensor, k: Tensor, v: Tensor, *, dtype: torch.dtype | str = torc
     if torch.compiler.is_compiling(): found = quantise_op(q, k, v, *given, traced.caller())
     elif is_seen(q, k, v, cu_seqlens_q, cu_seqlens_kv, seqused_q, seqused_kv):
         sharding.register()
+        sharding.check_mixed(dict(q=q, k=k, v=v))
         found = quantise_op(q, k, v, *given, "")
     else: found = computed(q.detach(), k.detach(), v.detach(), *given)
     return Smoothed(*found) if smooth else Quantised(*found[:6])
@@ -171,4 +172,4 @@ def without_memory(q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype, rotate: 
 
 
 ops.register_kernels(_library, quantise_op, computed, without_memory)
-ops.register_derivatives(_library, quantise_op)
+ops.register_derivatives(_library, quantise_op, function="quantise")

@@ -10,7 +10,7 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 from froghopper import _torch_traced as traced
 from froghopper._axes import Shape, unlike
 from froghopper._errors import Error, InvalidProblem, Unsupported, warn_user
-from froghopper._torch_calls import DTYPES, LOOK, check_tensor
+from froghopper._torch_calls import DTYPES, LOOK, check_tensor, is_dense
 from froghopper._torch_eager import NO_SIDES, attend
 from froghopper._torch_kinds import BARE, check_kinds
 from froghopper._torch_native import HEADS_FIRST
@@ -45,18 +45,35 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     max_sms        SMs of a GPU, or threads of a CPU, that it may use; 0 for all, on a CPU torch.get_num_threads()
 
     Returns [..., heads, seq_q, dim of value]. Nothing is copied where attention copies nothing, unless there are
-    several batch dimensions that cannot be seen as one, or head dims are no multiples of 8: then query, key and value
-    are copied with zeros up to the next one. float64 is left to PyTorch's own function, with one warning. Raises as
+    several batch dimensions that cannot be seen as one, or all rows of a tensor are one in memory, which attention
+    refuses, or head dims are no multiples of 8: then query, key and value are copied with zeros up to the next one.
+    float64 is left to PyTorch's own function, with one warning. Raises as
     attention does.
     """
     if torch.compiler.is_compiling():  # which tells what it sees of errors where nobody handles them
         traced.check_known(scale=scale)
-        return compute(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, max_sms)
+        return compute(apart(query), apart(key), apart(value), attn_mask, dropout_p, is_causal, scale, enable_gqa,
+                       max_sms)
     try: return compute(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, max_sms)
-    except Error as error: raise in_words(error, (query, key, value)) from None
+    except Error as error:
+        copied = apart(query), apart(key), apart(value)
+        if OF_ONE_ROW not in str(error) or all(a is b for a, b in zip(copied, (query, key, value))):
+            raise in_words(error, (query, key, value)) from None
     except BARE:
-        check_kinds(compute, (query, key, value), dict(dropout_p=dropout_p, is_causal=is_causal, scale=scale))
+        check_kinds(compute, (query, key, value), dict(dropout_p=dropout_p, is_causal=is_causal,
+                                                       enable_gqa=enable_gqa) | ({} if scale is None else
+                                                                                 dict(scale=scale)))
         raise
+    return scaled_dot_product_attention(*copied, attn_mask, dropout_p, is_causal, scale, enable_gqa, max_sms=max_sms)
+
+
+OF_ONE_ROW = "must have more than one row in memory"
+
+
+def apart(x: Any) -> Any:
+    """A copy where all rows are one in memory, as in torch.ones(1, 1, 1, 8).expand(2, 4, 16, 8)."""
+    if not isinstance(x, Tensor) or not is_dense(x) or x.ndim < 2 or any(x.stride()[:-1]): return x
+    return x.contiguous()
 
 
 def in_words(error: Error, tensors: tuple[Any, Any, Any], names: dict[str, str] = NAMES) -> Error:
@@ -68,6 +85,7 @@ def in_words(error: Error, tensors: tuple[Any, Any, Any], names: dict[str, str] 
                                             ("value", value, "key", key, "heads", -3)):
             if x.shape[at] == like.shape[at]: continue
             return unlike(name, x.shape, of, like.shape, axis, x.shape[at], like.shape[at])
+    if names is NAMES: error.args = (str(error).replace(OF_SCALES, f"{OF_SCALES} of froghopper.torch.attention"),)
     error = named_by(names, error)
     text = re.sub(" If heads are before rows, .*? lie\\.", "", str(error))  # they are, here
     if names is NAMES and OF_HEADS.match(text) and looks_exchanged(query.shape, key.shape, value.shape):
@@ -83,6 +101,7 @@ TURNED = ("query.transpose(1, 2), key.transpose(1, 2) and value.transpose(1, 2),
           "has that layout")
 
 
+OF_SCALES = "with scale_q, scale_k and scale_v"  # which are not arguments here
 OF_HEADS = re.compile("the number of heads of key must divide|query, key and value must have equally many heads")
 
 
@@ -114,6 +133,7 @@ def compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
                           "align=\"top_left\" or seqused_q too.")
     if dropout_p != 0: raise Unsupported(f"dropout_p must be 0, as froghopper drops no weights, but is "
                                          f"{shown(dropout_p)}. Use dropout_p=0.0.")
+    enable_gqa = plain(flag, "enable_gqa", enable_gqa)
     if query.dtype == key.dtype == value.dtype == torch.float64:
         say_once("query, key and value are float64, which froghopper does not compute; PyTorch's own attention does.")
         found: Tensor = of_pytorch(query, key, value, None, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)
@@ -132,7 +152,7 @@ def compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
         o = scaled_dot_product_attention(widened(query), widened(key), widened(value), None, 0.0, is_causal, scale,
                                          enable_gqa, max_sms=max_sms)
         return o[..., :value.shape[-1]]
-    q, k, v, lead = heads_fourth(query, key, value, plain(flag, "enable_gqa", enable_gqa))
+    q, k, v, lead = heads_fourth(query, key, value, enable_gqa)
     o, _ = attend(HEADS_FIRST, q, k, v, NO_SIDES, (
         LOOK, LOOK, plain(flag, "is_causal", is_causal), -1, -1, 0.0,
         None if scale is None else plain(number, "scale", scale), True, decided(False), whole("max_sms", max_sms), 0,
@@ -141,7 +161,7 @@ def compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     return o[0, 0] if query.dim() == key.dim() == value.dim() == 2 else o.reshape(*lead, *o.shape[1:])
 
 
-def usual(query: Any, key: Any, value: Any, is_causal: Any, scale: Any, enable_gqa: bool,
+def usual(query: Any, key: Any, value: Any, is_causal: Any, scale: Any, enable_gqa: Any,
           max_sms: Any) -> bool:
     """What needs nothing but the native operators, which exchange strides: they check the rest."""
     if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)): return False
@@ -149,7 +169,8 @@ def usual(query: Any, key: Any, value: Any, is_causal: Any, scale: Any, enable_g
             (scale is None or (type(scale) is float and 0 <= scale <= LARGEST_SCALE))): return False
     q, k, v = query.shape, key.shape, value.shape
     if not len(q) == len(k) == len(v) == 4: return False
-    return bool(q[0] == k[0] == v[0] and k[1] == v[1] and (q[1] == k[1] or enable_gqa is True) and
+    return bool(q[0] == k[0] == v[0] and k[1] == v[1] and
+                (enable_gqa is True or (enable_gqa is False and q[1] == k[1])) and
                 not q[3] % MULTIPLE and not v[3] % MULTIPLE)
 
 

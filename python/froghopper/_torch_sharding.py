@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from froghopper._errors import Unsupported
+from froghopper._errors import InvalidType, Unsupported
+from froghopper._values import listed
 
 Placements = list[Any]
 Rule = tuple[Placements, Placements]  # of results and of arguments, None for what is no tensor
@@ -46,6 +47,28 @@ def refuse_parts(function: str, tensors: dict[str, Any]) -> None:
         if not is_dtensor(x): continue
         raise Unsupported(f"{name} is a DTensor, of which each rank has a part; {function} computes with tensors of "
                           f"one rank. Use {name}.to_local(), and so the others.")
+
+
+def check_mixed(tensors: dict[str, Any]) -> None:
+    """All are DTensors or none is: PyTorch would say of an operator that it got both. None stands for what is not
+    given; the first one is q."""
+    given = {name: x for name, x in tensors.items() if x is not None}
+    parts = [name for name, x in given.items() if is_dtensor(x)]
+    others = [name for name in given if name not in parts]
+    if not parts or not others: return
+    first, one = others[0], parts[0]
+    if "q" in others and one not in OF_ROWS:
+        raise InvalidType(f"{one} must be a plain tensor, as q is, but is a DTensor. Use {one}.full_tensor().")
+    places = f"{one}.placements" if first in OF_ROWS else f"[Replicate()] * {one}.device_mesh.ndim"
+    local = f", DTensor.from_local({first}, {one}.device_mesh, {places}) if it is this rank's part"
+    if first not in OF_ROWS: local = ""
+    raise InvalidType(f"{listed(others)} must be {'a DTensor' if len(others) == 1 else 'DTensors'}, as {listed(parts)} "
+                      f"{'is' if len(parts) == 1 else 'are'}, but {'is' if len(others) == 1 else 'are'} not. If "
+                      f"{first} is whole, use torch.distributed.tensor.distribute_tensor({first}, {one}.device_mesh, "
+                      f"{places}){local}; or use {one}.to_local() for a call of this rank alone.")
+
+
+OF_ROWS = {"q", "k", "v", "gate"}  # which are placed alike
 
 
 def of_forward(*arguments: Any) -> list[Rule]:

@@ -250,9 +250,23 @@ def plain(**options: Any) -> dict[str, Any]:
     return {name: KINDS[name](name, value) for name, value in options.items()}
 
 
+# Of the types of AMD: 0x40 is 2 in float8_e4m3fn and 1 in float8_e4m3fnuz.
+OTHER_NUMBERS = "the same bytes are other numbers in float8_e4m3fn and float8_e5m2"
+
+
+def way_to_all(found: str, way: str, view: str) -> str:
+    """What to do about q, k and v that all have a type which nothing computes; way and view: of q. As way_to_type."""
+    if found in ("int8", "uint8"):
+        return (f"If they hold the bytes of an 8-bit type, use {view} and so on, with scale_q, scale_k and scale_v; "
+                f"else {way}")
+    if found.endswith("fnuz"): return f"Use {way}, each times its scale. Do not view them: {OTHER_NUMBERS}"
+    return f"Use {way}" + ", each times its scale" * found.startswith("float8")
+
+
 def way_to_type(name: str, found: str, way: str, view: str) -> str:
     """What to do about a type that is not that of q. Whole numbers of 8 bits are bytes of a cache of float8 in most
     cases, and a cast would take each byte for a number."""
+    if found.endswith("fnuz"): return f"Use {way}, times its scale. Do not view it: {OTHER_NUMBERS}"
     if found not in ("int8", "uint8") or not name.startswith(("k", "v")): return f"Use {way}"
     return f"If it holds the bytes of an 8-bit type, use {view}, with scale_k and scale_v; else {way}"
 
@@ -280,7 +294,10 @@ def check_not_8_bit(dtype: str, given: dict[str, Any]) -> None:
                               "the bytes of such a type, use k.view(torch.float8_e4m3fn), or what views it in NumPy "
                               "or JAX.")
         if dtype.startswith("float8"):
+            way = "Convert them to one of these."
+            if dtype.endswith("fnuz"):
+                way = f"Multiply them by their scales in float16 or bfloat16, and give no scales: {OTHER_NUMBERS}."
             raise InvalidType(f"k and v must be float8_e4m3fn or float8_e5m2 where {name} is given, but are {dtype}. "
-                              "Convert them to one of these.")
+                              f"{way}")
         raise InvalidType(f"{name} must be None where k is {dtype}, as it goes with 8-bit k and v, but is given. "
                           "Leave it out.")

@@ -45,10 +45,10 @@ from torch import Tensor
 from froghopper import _kv_cache as kv_cache
 from froghopper import _kv_checks as kv_checks
 from froghopper._errors import InvalidProblem
-from froghopper._flash_words import (OF_ENDS, OF_KV, OF_QKV, WHOLE, asked, by_name, cache_order, columns, dense_keys,
-                                     dense_order, extras_of, in_any_order, length_of, one_table, options_of,
-                                     packed_order, pair_order, parts_of, refuse, scales_of, speaks_of,
-                                     used_of_pages, without_gradients)
+from froghopper._flash_orders import cache_order, dense_order, packed_order, pair_order
+from froghopper._flash_words import (OF_ENDS, OF_KV, OF_QKV, WHOLE, asked, by_name, columns, dense_keys, extras_of,
+                                     in_any_order, length_of, one_table, options_of, parts_of, refuse, scales_of,
+                                     speaks_of, used_of_pages, without_gradients)
 from froghopper._kv_cache import get_scheduler_metadata, reshape_and_cache_flash
 from froghopper._merge import flash_attn_combine, merge_attn_states
 from froghopper._pages import table_of

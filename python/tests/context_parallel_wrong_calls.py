@@ -38,6 +38,7 @@ def disagreeing(rank, size):
         "values of sink": lambda: (*[q(1, 4, 2, 8)] * 3, dict(sink=torch.tensor([0.5, 2.0 if last else 1.0]))),
         "values of slopes": lambda: (*[q(1, 4, 2, 8)] * 3, dict(alibi_slopes=torch.tensor([0.5, 2.0 if last else 1]),
                                                                 scheme="all_gather")),
+        "slopes of a ring": lambda: (*[q(1, 4, 2, 8)] * 3, dict(alibi_slopes=torch.ones(2), scheme="ring")),
         "sink": lambda: (*[q(1, 4, 2, 8)] * 3, dict(sink=torch.ones(2) if last else None)),
         "refusal": lambda: (*[q(1, 4, 2, 8)] * 2, q(1, 4, 2, 8)[0] if last else q(1, 4, 2, 8), {}),
         "heads for rows": lambda: (q(1, 4, 12, 8), *[q(1, 2, 12, 8)] * 2, {}),

@@ -172,6 +172,7 @@ def test_shard_by_document_has_a_gradient(found):
     ("scheme", "scheme .*ring on rank 0 and all_gather on rank 2"),
     ("heads_ranks", "heads_ranks .* is 1 on rank 0 and 3 on rank 2"),
     ("heads_ranks of others", "heads_ranks is 2, but must divide ranks, 3. Use heads_ranks 1, 3 or 0"),
+    ("slopes of a ring", "alibi_slopes is given: blocks of the ring .*all_gather"),
     ("heads_ranks of a ring", "heads_ranks is 3, but must be 0 with scheme=\"ring\", which has no groups.*"
                               "Use heads_ranks 0, or scheme=\"all_to_all_ring\""),
     ("layout", "layout .*zigzag on rank 0 and contiguous on rank 2"),

@@ -76,12 +76,12 @@ def test_a_number_that_can_only_be_dropout():
 
 def test_a_number_that_looks_like_dropout(caplog, monkeypatch):
     """It is the scale, as FlashAttention-3 reads it, and a record of the log says so once."""
-    from froghopper import _flash_words
+    from froghopper import _flash_orders
     qkv = drawn(2, 5, 3, 4, 64)
     calls = {"flash_attn_func": lambda x: fa.flash_attn_func(Q, K, V, x, causal=True),
              "flash_attn_qkvpacked_func": lambda x: fa.flash_attn_qkvpacked_func(qkv, x, causal=True)}
     for name, call in calls.items():
-        monkeypatch.setattr(_flash_words, "_told", set())
+        monkeypatch.setattr(_flash_orders, "_told", set())
         caplog.clear()
         for silent in (0.125, 64 ** -0.5, 0.0, 1.0, 2.0, 1 / 3, None): call(silent)
         fa.flash_attn_func(Q, K, V, 0.1, True)  # FlashAttention-3's causal
@@ -348,3 +348,47 @@ CALLS_OF_FLAGS = [
     lambda **words: fa.flash_attn_kvpacked_func(Q, torch.stack((K, V), 2), **words),
     lambda **words: fa.flash_attn_qkvpacked_func(torch.stack((Q, Q, Q), 2), **words),
     lambda **words: fa.flash_attn_with_kvcache(Q, K, V, **words)]
+
+
+@pytest.mark.parametrize("kind", ("float64", "float32", "int64", "array", "tensor"))
+def test_numbers_that_are_not_of_python(kind, caplog, monkeypatch):
+    """Scalars of NumPy and tensors without dimensions stand where Python's do: a 0 that became the scale would be seen
+    in no shape, and the order would be taken for FlashAttention 3's."""
+    import numpy as np
+
+    from froghopper import _flash_orders
+    made = dict(array=np.array, tensor=torch.tensor)
+    zero, true = made.get(kind, getattr(np, kind, None))(0), np.bool_(True)
+    qkv, kv, varlen = drawn(2, 5, 3, 4, 64), torch.stack((K, V), 2), (PQ, PK, PV, ENDS_Q, ENDS_K, 5, 9)
+    for given in ((zero,), (zero, None, True), (zero, None, true), (zero, 0.25, True)):
+        of_python = (0.0, *given[1:])
+        for function, tensors in ((fa.flash_attn_func, (Q, K, V)), (fa.flash_attn_qkvpacked_func, (qkv,)),
+                                  (fa.flash_attn_kvpacked_func, (Q, kv)), (fa.flash_attn_varlen_func, varlen)):
+            assert torch.equal(function(*tensors, *given), function(*tensors, *of_python))
+    assert torch.equal(fa.flash_attn_func(Q, K, V, zero, causal=True), fa.flash_attn_func(Q, K, V, causal=True))
+    for flag in (True, true):
+        with pytest.raises(TypeError, match="0 and True are given behind the tensors"):
+            fa.flash_attn_func(Q, K, V, zero, flag)
+    if kind == "int64": return
+    monkeypatch.setattr(_flash_orders, "_told", set())
+    tenth = made.get(kind, getattr(np, kind, None))(0.1)
+    for call in (lambda: fa.flash_attn_func(Q, K, V, tenth, None, True),
+                 lambda: fa.flash_attn_varlen_func(*varlen, tenth),
+                 lambda: fa.flash_attn_kvpacked_func(Q, kv, tenth)):
+        with pytest.raises(NotImplementedError, match="dropout_p must be 0"): call()
+    assert not caplog.records
+    if kind == "tensor":
+        with pytest.raises(TypeError, match="softmax_scale must be .* of Python"): fa.flash_attn_func(Q, K, V, tenth)
+        return
+    for call in (lambda: fa.flash_attn_func(Q, K, V, 0.125), lambda: fa.flash_attn_func(Q, K, V, tenth)): call()
+    record, = caplog.records
+    assert "is given 0.1 behind" in record.getMessage()
+
+
+def test_whole_numbers_that_are_not_of_python():
+    import numpy as np
+    five = np.int64(5)
+    wanted = fa.flash_attn_with_kvcache(Q[:, :1], K, V, cache_seqlens=5)
+    assert torch.equal(fa.flash_attn_with_kvcache(Q[:, :1], K, V, None, None, None, None, five), wanted)
+    with pytest.raises(TypeError, match="two whole numbers first"):
+        fa.flash_attn_varlen_func(PQ, PK, PV, five, np.int64(9), ENDS_Q, ENDS_K)

@@ -82,3 +82,23 @@ def test_lengths_of_another_kind(used, says):
     with pytest.raises(TypeError, match=says) as told: attention(q, k, v, seqused_kv=used)
     way = re.search(r"Use (.*?\))(?:, one .*)?\.$", str(told.value))[1]
     attention(q, k, v, seqused_kv=eval(way, dict(jax=jax, batch=q.shape[0], seqused_kv=used)))
+
+
+def test_symbolic_shapes():
+    """JAX would say that an extent is no integer, or that a comparison is inconclusive."""
+    from froghopper.jax import explain, quantise
+    batch, rows = jax.export.symbolic_shape("b, s")
+    for call, shape in ((attention, (batch, 16, 2, 16)), (attention, (2, rows, 2, 16)),
+                        (lambda q, k, v: attention(q, k, v, return_lse=True), (2, rows, 2, 16)),
+                        (lambda q, k, v: attention(q.astype("bfloat16"), k.astype("float8_e4m3fn"),
+                                                   v.astype("float8_e4m3fn"), scale_k=1.0, scale_v=1.0),
+                         (2, rows, 2, 16)),
+                        (lambda q, k, v: jax.grad(lambda x: attention(x, k, v).sum())(q), (batch, 16, 2, 16)),
+                        (lambda q, k, v: quantise(q, k, v).q, (batch, 16, 2, 16))):
+        given = [jax.ShapeDtypeStruct(shape, jax.numpy.float32)] * 3
+        with pytest.raises(NotImplementedError, match="^q must have a shape of numbers, .*symbolic dimensions"):
+            jax.export.export(jax.jit(call))(*given)
+    lengths = [jax.ShapeDtypeStruct((2, 16, 2, 16), jax.numpy.float32), jax.ShapeDtypeStruct((batch,), jax.numpy.int32)]
+    with pytest.raises(NotImplementedError, match=r"^seqused_kv must have a shape of numbers, .*but has \[b\], "):
+        jax.export.export(jax.jit(lambda q, n: attention(q, q, q, seqused_kv=n)))(*lengths)
+    assert "q must have a shape of numbers" in explain(given[0], given[0], given[0])

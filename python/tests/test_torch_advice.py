@@ -126,6 +126,14 @@ def test_second_derivatives():
 def test_operators_without_gradients():
     q, k, v = (x.to(torch.float8_e4m3fn) for x in qkv(2, 9, 4, 16))
     one, leaf = torch.tensor(1.0), torch.tensor(1.0, requires_grad=True)
-    refused(lambda: attention(q, k, v, scale_q=leaf, scale_k=one, scale_v=one), r"scale_q requires a gradient and "
-            r"froghopper::forward_8_bit has none. Use scale_q.detach\(\)", NotImplementedError)
+    refused(lambda: attention(q, k, v, scale_q=leaf, scale_k=one, scale_v=one), "scale_q requires a gradient; "
+            r"attention of 8-bit k and v has none. Use scale_q.detach\(\)", NotImplementedError)
+    refused(lambda: attention(q, k, v, scale_q=one, scale_k=leaf, scale_v=one, out=torch.empty(q.shape).bfloat16()),
+            "scale_k requires a gradient; attention of 8-bit k and v has none", NotImplementedError)
+    mean = torch.zeros(2, 1, 4, 16, requires_grad=True)
+    refused(lambda: attention(q, k, v, scale_q=one, scale_k=one, scale_v=one, mean_k=mean, mean_v=mean.detach()),
+            "mean_k requires a gradient; attention of 8-bit k and v has none", NotImplementedError)
+    from froghopper.flash_attn_interface import flash_attn_func
+    refused(lambda: flash_attn_func(q, k, v, k_descale=torch.ones(2, 4, requires_grad=True)),
+            "k_descale requires a gradient; attention of 8-bit k and v has none", NotImplementedError)
     attention(q, k, v, scale_q=leaf.detach(), scale_k=one, scale_v=one)
