@@ -77,6 +77,15 @@ TEST(messages, of_long_words_are_short) {
   }
 }
 
+// The name of a GPU that is not known is the user's, and a part of explanations.
+TEST(messages, names_of_gpus_are_shown_in_part) {
+  const fh_problem p = Problem::parse("fwd bf16 b1 hq1 hkv1 sq1 skv1 d64")->user_struct();
+  const std::string name = "\x1b" + std::string(1 << 16, 'b');
+  const std::string said = fh_explain(&p, (name + " 64sm l2=40MiB clock=1500MHz memory=2000GB/s").c_str());
+  EXPECT_NE(said.find("\\x1bbbb"), std::string::npos) << said;
+  EXPECT_LT(said.size(), 4000u);
+}
+
 // Of the scale that a cache is written with, as attention has it, which reads the cache.
 TEST(messages, scales_of_caches_are_refused_by_append_and_by_attention_alike) {
   const fh_problem append = Problem::parse("append f16 kv=e4m3 b1 hq1 hkv1 sq1 skv1 d16")->user_struct();

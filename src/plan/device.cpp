@@ -81,7 +81,7 @@ std::optional<Tiles> parse_tiles(const std::string& text) {
 
 Device known_device(const std::string& name) {
   const auto found = std::ranges::find(known, name, &Known::name);
-  return found == known.end() ? Device{.name = name} : of(*found);
+  return found == known.end() ? Device{.name = shown(name)} : of(*found);
 }
 
 Result<Device> Device::parse(const std::vector<std::string>& words) {
