@@ -385,6 +385,16 @@ def test_numbers_that_are_not_of_python(kind, caplog, monkeypatch):
     assert "is given 0.1 behind" in record.getMessage()
 
 
+def test_flags_in_the_place_of_others():
+    """None or a flag for a dropout: causal comes third in FlashAttention 2 alone."""
+    varlen = PQ, PK, PV, ENDS_Q, ENDS_K, 5, 9
+    assert torch.equal(fa.flash_attn_func(Q, K, V, None, None, True), fa.flash_attn_func(Q, K, V, causal=True))
+    assert torch.equal(fa.flash_attn_varlen_func(*varlen, None, None, True), packed(causal=True))
+    for call in (lambda: fa.flash_attn_func(Q, K, V, True, None, True),
+                 lambda: fa.flash_attn_varlen_func(*varlen, True, None, True)):
+        with pytest.raises(NotImplementedError, match="dropout_p must be 0"): call()
+
+
 def test_whole_numbers_that_are_not_of_python():
     import numpy as np
     five = np.int64(5)
