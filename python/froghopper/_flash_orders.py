@@ -54,7 +54,8 @@ def dense_order(given: Sequence[Any], words: Collection[str]) -> Sequence[str] |
     given by its name."""
     if "softmax_scale" in words: return FLASH_2[:-1]
     first = given[0]
-    if type(first) not in (int, float) and type(first := read(first)) not in (int, float): return None
+    if type(first) not in (int, float) and type(first := read(first)) not in (int, float):
+        return FLASH_2[:-1] if len(given) > 2 and is_flag(given[2]) else None  # a qv is no flag
     if len(given) == 1: return FLASH_2[:-1] if first == 0 else None
     ours = is_flag(given[1]) and not (len(given) > 2 and is_flag(given[2]))
     if ours and first == 0:
@@ -96,6 +97,7 @@ def packed_order(given: Sequence[Any], _: Collection[str]) -> Sequence[str] | No
     if not isinstance(given[0], Tensor) or (given[0].ndim == 0 and len(given) > 1 and
                                             isinstance(given[1], Tensor) and given[1].ndim == 1): return VLLM
     if len(given) > 4 and is_number(given[4]): return (*PACKED, *FLASH_2)
+    if len(given) > 6 and is_flag(given[6]): return (*PACKED, *FLASH_2)  # a scale is no flag
     return None
 
 
