@@ -153,7 +153,7 @@ def test_what_quantise_returns_without_names(smooth):
 def test_other_types_of_8_bits():
     given = [x.to(torch.float8_e4m3fnuz) for x in (Q, K, V)]
     text = said(lambda: attention(*given, scale_q=1, scale_k=1, scale_v=1))
-    assert "float8_e4m3fn or float8_e5m2 where scale_q is given, but are float8_e4m3fnuz. Convert them" in text
+    assert "float8_e4m3fn or float8_e5m2 where scale_q is given, but are float8_e4m3fnuz. Multiply them" in text
 
 
 def test_lists_of_tensors():
