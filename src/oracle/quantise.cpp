@@ -115,7 +115,8 @@ void compute(const Problem& p, const Views& views, const Part& part, Quantised& 
 Quantised quantised(const Problem& p, const Views& views) {
   Quantised answers{Answers(tensors().size()), Answers(tensors().size())};
   for (const Part& part : parts)
-    if ((views.*part.to).data || (part.mean && (views.*part.mean).data)) compute(p, views, part, answers);
+    if ((views.*part.to).data || (views.*part.scale).data || (part.mean && (views.*part.mean).data))
+      compute(p, views, part, answers);  // without rows there are scales and means all the same
   return answers;
 }
 
