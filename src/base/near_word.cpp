@@ -36,8 +36,11 @@ std::string_view near_word(std::string_view word, std::span<const std::string_vi
   std::string_view near;
   if (word.size() <= short_word) return near;
   size_t fewest = word.size() >= long_word ? 3 : 2;
-  for (const std::string_view candidate : known)
+  for (const std::string_view candidate : known) {
+    // Each byte that one has more is a change, and a word may have a million.
+    if (std::max(word.size(), candidate.size()) - std::min(word.size(), candidate.size()) >= fewest) continue;
     if (const size_t count = changes(word, candidate); count < fewest) fewest = count, near = candidate;
+  }
   return near;
 }
 
