@@ -118,8 +118,9 @@ def append_kv(k: Array | None, v: Array | None, k_cache: Array | None, v_cache: 
         cached(_fit, (kind, *((x.shape, x.dtype) for x in arrays.values())), lambda: fits(kind, arrays))
         found = dict(zip(results, run(kind, tuple(varying_alike(arrays).values()))))
     of_q = () if q is None else (found["q_out"].reshape(q.shape),)
-    of_scales = tuple(None if x is None else x.reshape(jax.numpy.shape(as_given)) for x, as_given in (
-        (found.get("scale_k"), scale_k), (found.get("scale_v"), scale_v))) if own == {True} else ()
+    as_given: list[Any] = [scale_k, scale_v]
+    of_scales = tuple(None if x is None else x.reshape(one.shape) for x, one in zip(
+        (found.get("scale_k"), found.get("scale_v")), as_given)) if own == {True} else ()
     return found.get("cache_k"), found.get("cache_v"), *of_q, *of_scales
 
 
