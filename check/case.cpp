@@ -207,6 +207,8 @@ Result<std::string> read_bounded(const std::string& path) {
                    text("{} must be a text file of problem lines, but byte {} of it is 0. Write it "
                         "as UTF-8, or name another file.",
                         path, zero)};
+  constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";  // which some editors write
+  if (bytes.starts_with(byte_order_mark)) bytes.replace(0, byte_order_mark.size(), byte_order_mark.size(), ' ');
   return bytes;
 }
 

@@ -212,18 +212,39 @@ TEST(ContextParallelAgreement, words_that_no_field_explains) {
   test::Ranks ranks(4);
   for (const Outcome& outcome :
        test::run_given(test::small_of(FH_CP_RING), FH_FORWARD, ranks, [&](int64_t rank, Given&g) {
-         static thread_local int round;
-         round = 0;
-         (void)rank;
+         static thread_local int round, other;
+         round = 0, other = static_cast<int>((rank + 1) % 4);
          g.transport.agree = [](void*, uint64_t word, uint64_t* words) {
            std::fill(words, words + 4, word);
-           if (round++ == 0) ++words[3], words[3] += words[3] == 0;
+           if (round++ == 0) ++words[other], words[other] += words[other] == 0;
            return 0;
          };
        })) {
     EXPECT_EQ(outcome.status, FH_INVALID_PROBLEM);
     EXPECT_NE(outcome.text.find("though their problems are the same. `agree` must give"), std::string::npos)
         << outcome.text;
+  }
+}
+
+// One that does nothing would pass for agreement, and one that writes zeros for a refusal of rank 0.
+TEST(ContextParallelAgreement, words_that_are_not_gathered) {
+  for (const bool zeros : {false, true}) {
+    test::Ranks ranks(4);
+    const auto outcomes = test::run_given(test::small_of(FH_CP_RING), FH_FORWARD, ranks, [&](int64_t, Given& g) {
+      g.transport.agree = [](void*, uint64_t, uint64_t*) { return 0; };
+      if (zeros)
+        g.transport.agree = [](void*, uint64_t, uint64_t* words) {
+          std::fill(words, words + 4, 0);
+          return 0;
+        };
+    });
+    for (size_t rank = 0; rank < outcomes.size(); ++rank) {
+      const std::string own =
+                            "in the place of rank " + std::to_string(rank) + ": its transport has this rank's number",
+                        other = rank == 0 ? "digests[1] is not written." : "digests[0] is not written.";
+      EXPECT_EQ(outcomes[rank].status, zeros ? FH_INVALID_PROBLEM : FH_LAUNCH_FAILED);
+      EXPECT_NE(outcomes[rank].text.find(zeros ? own : other), std::string::npos) << outcomes[rank].text;
+    }
   }
 }
 

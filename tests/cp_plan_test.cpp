@@ -190,7 +190,12 @@ TEST(ContextParallelPlan, what_cannot_be_is_said) {
        "dtype_out is FH_F16, but whole->dtype is FH_F32, and its results are not rounded to another type. Set it to "
        "FH_USUAL."},
       {refusal(good, [](fh_cp_problem& p) { p.check_interval = -2; }),
-       "check_interval must be -1 or more, and ranks_per_host 0 or more, but they are -2 and 0"},
+       "check_interval must be -1 or more, but is -2. Set it to 0 for every call."},
+      {refusal(good, [](fh_cp_problem& p) { p.ranks_per_host = -1; }),
+       "ranks_per_host must be 0 or more, but is -1. Set it to 0 for all."},
+      {refusal(with([](fh_problem& p) { p.dtype_o = FH_F32; }), same),
+       "whole->dtype_o is FH_F32, but must be FH_USUAL, as dtype_out of fh_cp_problem says the type of results. Set "
+       "it to FH_USUAL, and dtype_out to FH_F32"},
       {refusal(with([](fh_problem& p) { p.seq_kv = 60; }), same),
        "whole->seq_q is 64 and seq_kv 60, but must be equal: rows of q, k and v are spread alike. Set both to the "
        "number of rows of all ranks."},

@@ -77,6 +77,28 @@ TEST(messages, of_long_words_are_short) {
   }
 }
 
+// What nobody sees of a word would make its refusal a riddle, and U+202E turns the rest of the line around.
+TEST(messages, show_what_is_not_seen) {
+  const struct {
+    const char *line, *shown;
+  } table[] = {{"\xef\xbb\xbf"
+                "fwd bf16",
+                "\"\\xef\\xbb\\xbf"
+                "fwd\""},
+               {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64\xc2\xa0"
+                "causal",
+                "\"d64\\xc2\\xa0"
+                "causal\""},
+               {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 causal\xe2\x80\x8b", "causal\\xe2\\x80\\x8b"},
+               {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 \xe2\x80\xaelasuac", "\\xe2\\x80\\xaelasuac"},
+               {"fwd bf16 b1 hq1 hkv1 sq1 skv1 d64 c\xc3\xa4usal", "c\xc3\xa4usal"}};
+  for (const auto& row : table) {
+    fh_problem p = fh_problem_init();
+    EXPECT_EQ(fh_problem_parse(row.line, &p), FH_INVALID_PROBLEM) << row.line;
+    EXPECT_NE(std::string(fh_last_error()).find(row.shown), std::string::npos) << fh_last_error();
+  }
+}
+
 // The name of a GPU that is not known is the user's, and a part of explanations.
 TEST(messages, names_of_gpus_are_shown_in_part) {
   const fh_problem p = Problem::parse("fwd bf16 b1 hq1 hkv1 sq1 skv1 d64")->user_struct();

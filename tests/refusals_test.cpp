@@ -222,8 +222,8 @@ const BadProblem bad_problems[] = {
      "them to 0.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.op = FH_QUANTISE, p.dtype_kv = FH_E4M3, p.scale_tokens = 1; },
-     "scale_tokens is 1 and op is FH_QUANTISE; what is quantised has scales of sequences, or of 128 rows. Set "
-     "scale_rows, or this to 0.",
+     "scale_tokens is 1 and op is FH_QUANTISE; what is quantised has scales of sequences, or with scale_rows of 128 "
+     "rows. Set this to 0.",
      FH_UNSUPPORTED},
     {[](fh_problem& p) { p.dtype = FH_E5M2, p.scale_rows = 64; },
      "scale_rows is 64; blocks of rows that share a scale have 128 rows. Use 128, or 0 for all rows.",

@@ -9,6 +9,15 @@
 namespace froghopper {
 namespace {
 
+// A character of more than one byte that nobody sees, or that turns what follows around, as U+202E does.
+bool is_unseen(std::string_view character) {
+  if (character >= "\xc2\x80" && character <= "\xc2\xa0") return true;  // U+0080 to U+009F control a terminal
+  if (character >= "\xe2\x80\x80" && character <= "\xe2\x80\x8f") return true;
+  if (character >= "\xe2\x80\xa8" && character <= "\xe2\x80\xaf") return true;
+  if (character >= "\xe2\x81\x9f" && character <= "\xe2\x81\xaf") return true;
+  return character == "\xc2\xad" || character == "\xe3\x80\x80" || character == "\xef\xbb\xbf";
+}
+
 // Bytes of the UTF-8 character that begins the text; 0 where none does that a terminal should see.
 size_t character(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -19,7 +28,7 @@ size_t character(std::string_view text) {
   for (size_t i = 1; i < bytes; ++i) {
     if (byte(i) < 0x80 || byte(i) > 0xbf) return 0;
   }
-  return first == 0xc2 && byte(1) < 0xa0 ? 0 : bytes;  // U+0080 to U+009F control a terminal too
+  return is_unseen(text.substr(0, bytes)) ? 0 : bytes;
 }
 
 // The first character of the text, or what stands for its first byte. It is taken away.

@@ -37,7 +37,6 @@ const char* unsupported_option(const fh_problem& p) {
   if (p.scale_tokens) return "scale_tokens";
   if (p.scale_rows) return "scale_rows";
   if (p.scale_v_columns) return "scale_v_columns";
-  if (p.dtype_o != FH_USUAL && p.dtype_o != p.dtype) return "dtype_o";
   return nullptr;
 }
 
@@ -57,6 +56,11 @@ Result<void> check_whole(const fh_problem& p) {
     return refused(FH_UNSUPPORTED,
                    "whole->dtype_kv has 8 bits, but k and v of a backward pass must have the type of q. Set it to "
                    "FH_USUAL.");
+  if (p.dtype_o != FH_USUAL && p.dtype_o != p.dtype)
+    return refused(FH_UNSUPPORTED,
+                   text("whole->dtype_o is {}, but must be FH_USUAL, as dtype_out of fh_cp_problem says the type of "
+                        "results. Set it to FH_USUAL, and dtype_out to FH_F32 for results that are not rounded.",
+                        c_name(p.dtype_o)));
   // What one rank demands of the same problem.
   if (const fh_status status = fh_problem_print(&p, nullptr, 0, nullptr); status != FH_OK)
     return refused(status, text("of whole, {}", words_of_library()));
@@ -202,10 +206,13 @@ Result<Job> job_of(const fh_cp_problem& given) {
         text("transfers is FH_CP_PEER_COPIES, which takes all ranks on one host, but ranks_per_host is {} of "
              "{} ranks. Use FH_CP_SEND_RECV.",
              p.ranks_per_host, p.ranks));
-  if (p.check_interval < -1 || p.ranks_per_host < 0)
+  if (p.check_interval < -1)
+    return refused(
+        FH_INVALID_PROBLEM,
+        text("check_interval must be -1 or more, but is {}. Set it to 0 for every call.", p.check_interval));
+  if (p.ranks_per_host < 0)
     return refused(FH_INVALID_PROBLEM,
-                   text("check_interval must be -1 or more, and ranks_per_host 0 or more, but they are {} and {}.",
-                        p.check_interval, p.ranks_per_host));
+                   text("ranks_per_host must be 0 or more, but is {}. Set it to 0 for all.", p.ranks_per_host));
   const Result<fh_problem> rows_of_all =
       whole_struct(p.whole, fh_problem_init(), offsetof(fh_problem, total_q), FH_INVALID_PROBLEM, "fh_problem");
   if (!rows_of_all) return rows_of_all.failure();

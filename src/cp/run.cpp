@@ -63,7 +63,8 @@ class Run {
   bool can_agree() const;  // by the transport's `agree`, or on the host by an exchange
   void tell_refusal();
   Result<void> agree();
-  Result<std::vector<uint64_t>> gathered(uint64_t mine);
+  Result<std::vector<uint64_t>> gathered(uint64_t mine, uint64_t of_others);
+  std::string unwritten(const std::vector<uint64_t>& digests, uint64_t mine) const;
   Result<void> gather_words();
   Result<void> transport_failed(const char* name, int code) const;
   Result<void> memory_failed(const char* name, int code, bool is_own_kernel = false) const;
@@ -134,7 +135,7 @@ void Run::tell_refusal() {
   const bool among_others =
       !usable_ && transport_.agree != nullptr && transport_.ranks > 1 && transport_.ranks <= most_ranks;
   if (compares() && usable_ && can_agree()) {
-    (void)gathered(refusal);
+    (void)gathered(refusal, refusal);
   } else if (compares() && among_others) {
     words_.assign(static_cast<size_t>(std::max(transport_.ranks, plan_.job.ranks)), refusal);
     (void)transport_.agree(transport_.context, refusal, words_.data());
@@ -174,26 +175,49 @@ Result<void> Run::gather_words() {
   return step(Wait{});
 }
 
-// A word of each rank. After one that fails nothing may be gathered.
-Result<std::vector<uint64_t>> Run::gathered(uint64_t mine) {
-  words_.assign(static_cast<size_t>(plan_.job.ranks), mine);
+// A word of each rank. After one that fails nothing may be gathered. of_others: what the transport writes over.
+Result<std::vector<uint64_t>> Run::gathered(uint64_t mine, uint64_t of_others) {
+  words_.assign(static_cast<size_t>(plan_.job.ranks), of_others);
+  words_[static_cast<size_t>(plan_.rank)] = mine;
   if (Result<void> done = gather_words(); !done) return done.failure();
   started_ = false;  // nothing is in flight
   return words_;
 }
 
+// What an `agree` that does not do its work has left; "" where it does. No rank has ~mine but by a chance of 2^-64.
+std::string Run::unwritten(const std::vector<uint64_t>& digests, uint64_t mine) const {
+  const auto left = std::ranges::find(digests, ~mine);
+  const uint64_t own = digests[static_cast<size_t>(plan_.rank)];
+  // A refusal in the place of this rank comes from another rank, whose transport has this one's number.
+  const bool other = own != mine && own != refusal;
+  if (!other && left == digests.end()) return {};
+  return text(
+      "transport.agree must write the digest of each rank to digests[0 .. {}], but on rank {} digests[{}] {}.",
+      plan_.job.ranks - 1, plan_.rank, other ? plan_.rank : left - digests.begin(),
+      other ? "is not the digest that was given" : "is not written");
+}
+
 // Where a digest differs from this rank's, those of all ranks see that one does, and all look for the field together.
 Result<void> Run::agree() {
   const uint64_t mine = digest_of_run(plan_, t_);
-  const Result<std::vector<uint64_t>> digests = gathered(mine);
+  const Result<std::vector<uint64_t>> digests = gathered(mine, ~mine);
   if (!digests) return digests.failure();
+  if (std::string why = unwritten(*digests, mine); !why.empty()) {
+    started_ = true;  // others may be on their way
+    return Failure{FH_LAUNCH_FAILED, std::move(why)};
+  }
+  if ((*digests)[static_cast<size_t>(plan_.rank)] == refusal)
+    return Failure{FH_INVALID_PROBLEM,
+                   text("a rank refuses its arguments in the place of rank {}: its transport has this rank's number, "
+                        "as its own error says, or transport.agree writes zeros to digests.",
+                        plan_.rank)};
   if (const auto refuses = std::ranges::find(*digests, refusal); refuses != digests->end())
     return Failure{FH_INVALID_PROBLEM,
                    text("rank {} refuses its arguments, see its own error, so that rank {} cannot run.",
                         refuses - digests->begin(), plan_.rank)};
   const auto other = std::ranges::find_if(*digests, [&](uint64_t digest) { return digest != mine; });
   if (other == digests->end()) return {};
-  const Result<std::string> what = difference(plan_, t_, [&](uint64_t word) { return gathered(word); });
+  const Result<std::string> what = difference(plan_, t_, [&](uint64_t word) { return gathered(word, word); });
   if (!what) return what.failure();
   if (!what->empty()) return Failure{FH_INVALID_PROBLEM, *what};
   return Failure{

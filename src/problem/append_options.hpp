@@ -89,7 +89,7 @@ inline constexpr std::array append_options{
            .ops = of_forward | of_append,
            .of_8_bits = true,
            .word = "tokenscales",
-           .elsewhere = "what is quantised has scales of sequences, or of 128 rows. Set scale_rows, or this to 0.",
+           .elsewhere = "what is quantised has scales of sequences, or with scale_rows of 128 rows. Set this to 0.",
            .not_computed = of_quantise,
            .support = "a scale for each row and head (scale_tokens)",
            .sentence =

@@ -109,6 +109,7 @@ std::string in_words_of_lines(std::string said) {
     const std::string field = begin[1];
     said = std::regex_replace(said, std::regex(R"(\bSet it to )"), "Set " + field + " to ");
     said = std::regex_replace(said, std::regex(R"(\bor this to 0)"), "or " + field + " to 0");
+    said = std::regex_replace(said, std::regex(R"(\bSet this to 0)"), "Set " + field + " to 0");
     said = std::regex_replace(said, std::regex(R"( or leave it 0\.)"), ", or " + field + " to 0.");
   }
   for (const Rule& rule : rules()) said = replaced(said, rule);
