@@ -92,8 +92,9 @@ def check_table(table: Tensor, q: Tensor) -> None:
     check_tensor("page_table", table)
     check_place("page_table", table, q)
     if table.dtype != torch.int32 or table.ndim != 2:
+        way = "Give a row of pages for each sequence" if table.ndim != 2 else "Use page_table.int()"
         raise InvalidType(f"page_table must be int32 [batch, columns], but is {table.dtype} with the shape "
-                          f"{list(table.shape)}. Use page_table.int() for the type.")
+                          f"{list(table.shape)}. {way}.")
 
 
 def check_new(k_cache: Tensor, v_cache: Tensor, k: Tensor | None, v: Tensor | None, batch: int,
@@ -138,7 +139,10 @@ def check_counts(name: str, x: Tensor, count: int, q: Tensor) -> None:
     check_place(name, x, q)
     types = (torch.int32, torch.int64) if name == "cache_batch_idx" else (torch.int32,)
     if x.dtype not in types or x.shape != (count,):
-        out = f"Give it {counted(count, 'number')}." if x.dtype in types else f"Use {name}.int() for the type."
+        cast = "" if x.dtype in types else ".int()"
+        flat = ".flatten()" * (x.shape != (count,) and x.numel() == count)
+        out = f"Use {name}{cast}{flat}." if cast or flat else f"Give it {counted(count, 'number')}."
+        if cast and not flat and x.shape != (count,): out = f"Give it {counted(count, 'number')}, and use {name}.int()."
         if is_of_padding(name, x.shape): out = f"If it is a mask, with padding at the end, use {name}.sum(-1).int()."
         raise InvalidType(f"{name} must be int32 [{count}], a number for each "
                           f"sequence{' and the end' * name.startswith('cu_')}, but is {x.dtype} with the shape "
@@ -164,9 +168,12 @@ def check_numbers(q: Tensor, rows: int, k: Tensor | None, lengths: dict[str, Any
     used = lengths["cache_seqlens"]
     if isinstance(used, Tensor): used = used.tolist() if known(used) else []
     elif used is not None:
-        if not hasattr(used, "__index__"):
-            wrong_kind("cache_seqlens", used, "a whole number or an int32 tensor [batch]", "one of them" if not
-                       isinstance(used, (list, tuple)) else "torch.tensor(cache_seqlens, dtype=torch.int32)")
+        array = type(used).__name__ == "ndarray"
+        if array or not hasattr(used, "__index__"):
+            out = "torch.tensor(cache_seqlens, dtype=torch.int32)"
+            if array and not used.ndim: out = "int(cache_seqlens)"
+            wrong_kind("cache_seqlens", used, "a whole number or an int32 tensor [batch]",
+                       out if array or isinstance(used, (list, tuple)) else "one of them")
         used = [whole_number("cache_seqlens", used)] * batch
     for at, (count, more) in enumerate(zip(used or [], added)):
         if 0 <= count <= rows - more: continue

@@ -182,7 +182,7 @@ SENTENCES: list[tuple[str, str]] = [
      r"line of one sequence of all rows."),
     (r"^ranks_per_host must be the same on all ranks, but is",
      "LOCAL_WORLD_SIZE, which says how many ranks a host has, must be the same on all ranks, but stands for"),
-    (r"\bwhole->", ""),
+    (r"\bwhole->", ""), (r"\bof whole, ", ""),
     (r"invariant is 1 and op is FH_BACKWARD; .*", r"invariant must be False for gradients, but is True. Leave it out."),
 ]
 WORDS = {

@@ -59,7 +59,7 @@ def scale_of(name: str, shape: Shape, strides: Sequence[int], batch: int, rows: 
                      False, True)
     by_columns = f", [batch, 1, heads, dim] {list(by_column)}" * bool(dim_v)
     by_rows = f", {list(of_rows)} for one of each row" * bool(of_rows)
-    fits = math.prod(found) == batch * heads
+    fits = math.prod(found) == batch * heads and len(found) > 1  # one axis may be that of other heads
     raise InvalidTensor(f"{name} must have the shape [] for one scale, [heads] {[heads]}, [batch, heads] "
                         f"{[batch, heads]}{by_columns}{by_rows} or [batch, blocks of {SCALE_ROWS} rows, heads, 1] "
                         f"{list(by_block)}, but has "

@@ -22,7 +22,10 @@ LARGEST_FLOAT = torch.finfo(torch.float32).max
 
 def scale_tensor(name: str, scale: Scale, q: Tensor) -> Tensor | None:
     """A scale of 8-bit numbers that is a number of Python as a tensor; others as they are."""
-    if not isinstance(scale, (float, int)): return scale
+    if not isinstance(scale, (float, int)):
+        if type(scale).__module__ != "numpy" or getattr(scale, "shape", None) != (): return scale
+        of_numpy: Any = scale
+        scale = of_numpy.item()
     if isinstance(scale, bool): number(name, scale)  # says what is wrong
     if not torch.compiler.is_compiling():
         if LARGEST_FLOAT < abs(scale) < math.inf:

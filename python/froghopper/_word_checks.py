@@ -17,6 +17,12 @@ def same_list(one: Any, other: Any) -> bool:
     return all(isinstance(x, (list, tuple)) for x in lists) and list(lists[0]) == list(lists[1])
 
 
+def is_whole(value: Any) -> bool:
+    """A whole number of Python or a scalar of NumPy."""
+    return isinstance(value, int) or (type(value).__module__ == "numpy" and hasattr(value, "__index__") and
+                                      not getattr(value, "shape", ()))
+
+
 def check_corner(function: str, given: Sequence[Any], words: Mapping[str, Any], own: Mapping[str, Any],
                  said: Mapping[str, str]) -> None:
     """Of local_window_size, which jax.nn.dot_product_attention counts from the first key, whatever the lengths: raises

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar, cast
 from froghopper._errors import Error, InvalidType, Unsupported, of_numpy
 from froghopper._hints import by_parts
 from froghopper._values import listed, shown, type_of
-from froghopper._word_checks import check_corner, same_list
+from froghopper._word_checks import check_corner, is_whole, same_list
 
 MISSING: Any = None  # of arguments that must be given: the function says so itself, also of their names elsewhere
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,11 +29,10 @@ SAME = {
     "max_length_q": ("max_seqlen_q",), "max_length_k": ("max_seqlen_kv", "max_seqlen_k"),
     "seqused_k": ("seqused_kv",), "seqused_kv": ("seqused_k",),
     "query_seq_lengths": ("seqused_q",), "key_value_seq_lengths": ("seqused_kv",),
-    "return_softmax_lse": ("return_lse", "return_attn_probs"), "return_attn_probs": ("return_lse",
-                                                                                     "return_softmax_lse"),
-    "return_lse": ("return_softmax_lse", "return_attn_probs"), "return_residual": ("return_lse",),
+    "return_lse": ("return_softmax_lse", "return_attn_probs"), "return_attn_probs": ("return_lse",
+                                                                                    "return_softmax_lse"),
     "cu_seqlens_q": ("cu_seqlens",), "max_seqlen_q": ("max_seqlen",), "seqused_q": ("seqused",),
-    "k_pool": ("k_cache", "k"), "v_pool": ("v_cache", "v"),
+    "k_pool": ("k_cache", "k"), "v_pool": ("v_cache", "v"), "return_softmax_lse": ("return_lse", "return_attn_probs"),
     "q_v": ("qv",), "block_tables": ("block_table",), "page_table": ("block_table",),
 }
 # Of a function with one list of documents, which are those of q and of keys, and that needs no bound on them.
@@ -57,7 +56,7 @@ NEAR = {
     "position_ids": ("positions",), "slots": ("slot_mapping",), "eps": ("norm_epsilon",),
     **dict.fromkeys(("attn_gate", "output_gate", "head_gate", "gating", "gate_score"), ("gate",)),
     **dict.fromkeys(("scale_factor", "scale_value", "qk_scale", "temperature"), ("scale", "softmax_scale")),
-    "process_group": ("group",),
+    "process_group": ("group",), "return_residual": ("return_lse",),
     "query_layer": ("q", "query"), "key_layer": ("k", "key"), "value_layer": ("v", "value"),
     "attn_mask_type": ("causal", "is_causal"), "cache_position": ("seqused_kv", "cache_seqlens"),
     **dict.fromkeys(("kv_indptr", "kv_indices", "kv_last_page_len", "paged_kv_indptr", "paged_kv_indices",
@@ -79,8 +78,8 @@ NOTES = {
     "temperature": " It is what scores are multiplied by: 1 / (temperature * sqrt(dim)).",
     "attn_mask_type": " \"causal\" there aligns the first query with the first key, \"causal_bottom_right\" the last "
                       "ones, as causal=True of froghopper.torch.attention does; padding is told by lengths.",
-    "cache_position": " It is how many rows a sequence has; new rows go behind them, and the last query is aligned "
-                      "with the last row.",
+    "return_residual": " It gives [batch, heads, seq]; for jax.nn's [batch, seq, heads] use its swapaxes(1, 2).",
+    "cache_position": " It is how many rows a sequence has; the last query is aligned with the last of them.",
     **dict.fromkeys(("kv_indptr", "kv_indices", "kv_last_page_len", "paged_kv_indptr", "paged_kv_indices",
                      "paged_kv_last_page_len"),
                     " It has a row of pages for each sequence, whose lengths are given beside it."),
@@ -104,6 +103,7 @@ MORE = {
 NOWHERE = {
     "kv": "Give k and v: k, v = kv.unbind(-3) are views of it, where it is [batch, seq, 2, heads, dim].",
     "qkv": "Give q, k and v: q, k, v = qkv.unbind(-3) are views of it, where it is [batch, seq, 3, heads, dim].",
+    "scale_tokens": "The shape of scale_k says it, [pages, page_size, heads_kv] for a scale of each row and head.",
     "append_kv.dtype": "The type of the cache says it. See a cache of bytes as float8 with its view(), and give "
                        "scale_k and scale_v.",
     "q_out": "It is returned: k_cache, v_cache, q = append_kv(k, v, k_cache, v_cache, q=q).",
@@ -292,7 +292,7 @@ OF_ONE_NUMBER = [(r"\[[01]\](?= must)", ""), (r"\(left, right\), keys before and
 
 def shaped(name: str, word: str, value: Any) -> str:
     """The name, in brackets where it is a pair and the value one number."""
-    return f"({name})" if word == "local_window_size" and isinstance(value, int) else name
+    return f"({name})" if word == "local_window_size" and is_whole(value) else name
 
 
 def nothing_is_traced(names: dict[str, str]) -> None: return None
@@ -392,7 +392,7 @@ def ignored(word: str, value: Any, known: Collection[str]) -> bool:
 def converted(word: str, name: str, value: Any) -> Any:
     """A value as the argument of this name takes it."""
     if name == word: return value
-    if word == "local_window_size" and isinstance(value, int): return value, value
+    if word == "local_window_size" and is_whole(value): return int(value), int(value)
     if name == "window" and isinstance(value, (tuple, list)):
         return tuple(None if bound is None or bound < 0 else bound for bound in value)
     if name == "softcap" and value is None: return 0.0
