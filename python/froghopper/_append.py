@@ -150,6 +150,8 @@ def way_to_tables(shape: Shape, dim: int, other: Shape | None = None) -> str:
     if other is not None and tuple(shape) != tuple(other): return "Give both one shape"
     if len(shape) not in (2, 3) or not 0 < shape[-1] <= dim or shape[-1] % 2:
         return f"Give them one column for each two of k that are rotated, {dim // 2} at most"
+    if len(shape) == 3 and shape[-1] <= dim // 2:
+        return "Use rotary_cos[0] and rotary_sin[0], with a row for each position from 0 on"
     cut = f"[{'0, ' * (len(shape) == 3)}:, :{shape[-1] // 2}]"
     return (f"If their columns are there twice, as in transformers, use rotary_cos{cut} and rotary_sin{cut}, with a "
             "row for each position from 0 on")

@@ -232,7 +232,7 @@ def padded(mask: Mask, tokens: Tensor, kv_offset: int, stop: int | Tensor,
     if lost: lost_keys(mask)
     if not one_run:
         raise Unsupported("attention_mask has padding between tokens of one sequence; froghopper computes one run of "
-                          f"tokens a sequence. Pad at one side alone. {EAGER}")
+                          f"tokens a sequence. Pad at one side alone, for generation at the left. {EAGER}")
     if whole: return mask
     # Bottom-right: the last row of q that counts is at the last key that does.
     aligned = mask.causal or mask.window != (None, None) or mask.chunk > 0

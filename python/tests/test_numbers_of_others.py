@@ -56,3 +56,13 @@ def test_words_that_mean_something_else():
         attention(Q, K, K, return_residual=True)
     with pytest.raises(TypeError, match="no argument scale_tokens. The shape of scale_k says it"):
         append_kv(K, K, K8, K8, scale_tokens=True)
+
+
+def test_tables_with_a_batch_axis():
+    """Of half the columns: to cut them again would rotate a part of them."""
+    cos, sin = torch.randn(1, 9, 8), torch.randn(1, 9, 8)
+    with pytest.raises(ValueError, match=r"Use rotary_cos\[0\] and rotary_sin\[0\], with a row for each position"):
+        append_kv(K, K, K.clone(), K.clone(), rotary_cos=cos, rotary_sin=sin)
+    with pytest.raises(ValueError, match=r"use rotary_cos\[0, :, :8\] and rotary_sin\[0, :, :8\]"):
+        append_kv(K, K, K.clone(), K.clone(), rotary_cos=torch.cat([cos] * 2, -1), rotary_sin=torch.cat([sin] * 2, -1))
+    append_kv(K, K, K.clone(), K.clone(), rotary_cos=cos[0], rotary_sin=sin[0])
