@@ -21,17 +21,18 @@ LARGEST_FLOAT = torch.finfo(torch.float32).max
 
 
 def scale_tensor(name: str, scale: Scale, q: Tensor) -> Tensor | None:
-    """A scale of 8-bit numbers that is a number of Python as a tensor; others as they are."""
-    if not isinstance(scale, (float, int)):
-        if type(scale).__module__ != "numpy" or getattr(scale, "shape", None) != (): return scale
-        of_numpy: Any = scale
-        scale = of_numpy.item()
-    if isinstance(scale, bool): number(name, scale)  # says what is wrong
+    """A scale of 8-bit numbers that is a number of Python or a scalar of NumPy as a tensor; others as they are."""
+    one: Any = scale
+    if type(one).__module__ == "numpy" and getattr(one, "shape", None) == (): one = one.item()
+    if not isinstance(one, (float, int)):
+        tensor: Tensor | None = one
+        return tensor
+    if isinstance(one, bool): number(name, one)  # says what is wrong
     if not torch.compiler.is_compiling():
-        if LARGEST_FLOAT < abs(scale) < math.inf:
-            raise InvalidProblem(f"{name} must fit float32, but is {shown(scale)}. Give a smaller one.")
-        scale = float(scale)  # PyTorch takes no int above 2^63
-    return torch.full((), scale, dtype=torch.float32, device=q.device)
+        if LARGEST_FLOAT < abs(one) < math.inf:
+            raise InvalidProblem(f"{name} must fit float32, but is {shown(one)}. Give a smaller one.")
+        one = float(one)  # PyTorch takes no int above 2^63
+    return torch.full((), one, dtype=torch.float32, device=q.device)
 
 
 # What to do with a tensor of many numbers, which is no option.
