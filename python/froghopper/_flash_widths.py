@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Head dims of flash_attn_interface that are no multiples of 8, of 8-bit types of 16: FlashAttention 2 pads q, k and v
-with columns of zeros and cuts out, and so is done here. A call whose head dims need nothing never comes here, except in
-code that torch.compile traces, where it costs a look at the shapes: the others come with the error that they have got.
+"""Head dims that are no multiples of 8, of 8-bit types of 16, in functions that other libraries have: FlashAttention 2
+pads q, k and v with columns of zeros and cuts out, and so is done here. A call of flash_attn_interface whose head dims
+need nothing never comes here, except in code that torch.compile traces, where it costs a look at the shapes: the others
+come with the error that they have got.
 
 Caches and pages are not padded, as a copy of all of them would be made at every call.
 """
@@ -16,6 +17,7 @@ from froghopper._errors import Error, Unsupported
 from froghopper._torch_calls import FLOAT8
 from froghopper._values import listed, wrong_shape
 
+MULTIPLE, OF_8_BITS = 8, 16  # head dims are multiples of this
 PADDED = ("flash_attn_func", "flash_attn_varlen_func")
 IN_PLACE = {"flash_attn_with_kvcache": ("cache", "k_cache", "v_cache"), "flash_attn_varlen_func": ("pool", "k", "v")}
 
@@ -35,7 +37,8 @@ def is_odd(function: Callable[..., Any], given: tuple[Any, ...], words: Mapping[
     return bool(q.shape[-1] == k.shape[-1] and (q.shape[-1] % multiple or v.shape[-1] % multiple))
 
 
-def multiple_of(q: Tensor, k: Tensor) -> int: return 16 if q.dtype in FLOAT8 or k.dtype in FLOAT8 else 8
+def multiple_of(q: Tensor, k: Tensor) -> int:
+    return OF_8_BITS if q.dtype in FLOAT8 or k.dtype in FLOAT8 else MULTIPLE
 
 
 def is_of_widths(error: Error) -> bool:
@@ -71,12 +74,13 @@ def widened(x: Tensor, multiple: int) -> Tensor:
     return torch.nn.functional.pad(bytes_of, (0, missing)).view(x.dtype)
 
 
-def has_odd_columns(q: Tensor, v: Tensor) -> bool: return bool(q.shape[-1] % 8 or v.shape[-1] % 8)
+def has_odd_columns(q: Tensor, v: Tensor) -> bool: return bool(q.shape[-1] % MULTIPLE or v.shape[-1] % MULTIPLE)
 
 
 def wider(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> tuple[Tensor, Tensor, Tensor, float]:
     """q, k and v of 16 or 32 bits as they are computed, with the scale of what they were."""
-    return widened(q, 8), widened(k, 8), widened(v, 8), q.shape[-1] ** -0.5 if scale is None else scale
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return widened(q, MULTIPLE), widened(k, MULTIPLE), widened(v, MULTIPLE), scale
 
 
 def of_cache(function: str, error: Error) -> Error:
@@ -86,7 +90,7 @@ def of_cache(function: str, error: Error) -> Error:
     kind, k, v = IN_PLACE[function]
     dims = {name: int(dim) for names, dim in re.findall(r"that of ([\w ]+?) is (\d+)", str(error))
             for name in names.split(" and ")}
-    multiple = 16 if "8-bit" in found[1] else 8
+    multiple = OF_8_BITS if "8-bit" in found[1] else MULTIPLE
     ways = [f"{name} with {dims[name] + -dims[name] % multiple}" for name in (k, v) if name in dims]
     ends = ["pad q", f"give softmax_scale=1/sqrt({dims['q']})"] if "q" in dims else []
     if v in dims: ends.append(f"cut out to {dims[v]} columns")

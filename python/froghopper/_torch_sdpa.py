@@ -10,6 +10,7 @@ from torch.nn.attention.bias import CausalBias, CausalVariant
 from froghopper import _torch_traced as traced
 from froghopper._axes import Shape, unlike
 from froghopper._errors import Error, InvalidProblem, Unsupported, warn_user
+from froghopper._flash_widths import MULTIPLE, has_odd_columns, wider
 from froghopper._torch_calls import DTYPES, LOOK, check_tensor, is_dense
 from froghopper._torch_eager import NO_SIDES, attend
 from froghopper._torch_kinds import BARE, check_kinds
@@ -20,7 +21,7 @@ from froghopper._words import named_by, takes_words_of_others
 
 HEADS = {"heads_q": "the number of heads of query", "heads_kv": "the number of heads of key"}
 NAMES = {"q": "query", "k": "key", "v": "value", "causal": "is_causal", **HEADS}  # of attention -> of the function here
-MULTIPLE, LARGEST_DIM = 8, 512  # head dims are multiples up to this
+LARGEST_DIM = 512
 # Not torch.nn.functional's, which a user may have replaced by the function below.
 of_pytorch: Any = getattr(torch._C._nn, "scaled_dot_product_attention")
 _told: set[str] = set()
@@ -147,11 +148,11 @@ def compute(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
         raise Unsupported(f"query, key and value must have at most {LARGEST_DIM} columns, but query has "
                           f"{query.shape[-1]} and value has {value.shape[-1]}. Use "
                           "torch.nn.functional.scaled_dot_product_attention.")
-    if query.shape[-1] % MULTIPLE or value.shape[-1] % MULTIPLE:
-        if scale is None: scale = query.shape[-1] ** -0.5
-        o = scaled_dot_product_attention(widened(query), widened(key), widened(value), None, 0.0, is_causal, scale,
-                                         enable_gqa, max_sms=max_sms)
-        return o[..., :value.shape[-1]]
+    if has_odd_columns(query, value):
+        columns = value.shape[-1]
+        query, key, value, scale = wider(query, key, value, scale)
+        return scaled_dot_product_attention(query, key, value, None, 0.0, is_causal, scale, enable_gqa,
+                                            max_sms=max_sms)[..., :columns]
     q, k, v, lead = heads_fourth(query, key, value, enable_gqa)
     o, _ = attend(HEADS_FIRST, q, k, v, NO_SIDES, (
         LOOK, LOOK, plain(flag, "is_causal", is_causal), -1, -1, 0.0,
@@ -172,12 +173,6 @@ def usual(query: Any, key: Any, value: Any, is_causal: Any, scale: Any, enable_g
     return bool(q[0] == k[0] == v[0] and k[1] == v[1] and
                 (enable_gqa is True or (enable_gqa is False and q[1] == k[1])) and
                 not q[3] % MULTIPLE and not v[3] % MULTIPLE)
-
-
-def widened(x: Tensor) -> Tensor:
-    """With columns of zeros up to the next multiple of 8: they add nothing to scores, and columns to o that are cut."""
-    missing = -x.shape[-1] % MULTIPLE
-    return torch.nn.functional.pad(x, (0, missing)) if missing else x
 
 
 def say_once(reason: str) -> None:

@@ -392,7 +392,7 @@ def ignored(word: str, value: Any, known: Collection[str]) -> bool:
 def converted(word: str, name: str, value: Any) -> Any:
     """A value as the argument of this name takes it."""
     if name == word: return value
-    if word == "local_window_size" and is_whole(value): return int(value), int(value)
+    if word == "local_window_size" and is_whole(value): return (value if isinstance(value, int) else int(value),) * 2
     if name == "window" and isinstance(value, (tuple, list)):
         return tuple(None if bound is None or bound < 0 else bound for bound in value)
     if name == "softcap" and value is None: return 0.0

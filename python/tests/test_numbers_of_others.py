@@ -48,6 +48,8 @@ def test_a_window_of_one_number():
     assert torch.equal(attention(Q, K, K, local_window_size=np.int64(3)), wanted)
     found = froghopper.attention(Q.numpy(), K.numpy(), K.numpy(), local_window_size=np.int32(3))
     torch.testing.assert_close(torch.from_numpy(found), wanted)
+    with pytest.raises(TypeError, match="local_window_size must be .* is True"):
+        attention(Q, K, K, local_window_size=True)
 
 
 def test_words_that_mean_something_else():

@@ -116,8 +116,8 @@ std::optional<double> smallest_quota(const ReadFile& read, const Mount& mount, s
 // More than the processors of any machine. Each thread has memory of its own.
 constexpr int64_t most_threads = 4096;
 
-// What a variable says of threads: whether a number above `most` counts as `most` or is ignored, and whether it may be
-// a list, as OMP_NUM_THREADS may, whose first number ends with a comma or a space.
+// What a variable says of threads: whether a number above most_threads counts as that or is ignored, and whether it may
+// be a list, as OMP_NUM_THREADS may, whose first number ends with a comma or a space.
 struct Reading {
   bool is_bound, may_be_list;
 };
